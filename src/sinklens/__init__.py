@@ -1,0 +1,70 @@
+"""See, follow and remove attention sinks in diffusion and autoregressive language models.
+
+Importing this package loads neither torch nor transformers: each public name is fetched on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AttentionCall": "attention.call",
+    "AutoregressiveSampler": "sampling.autoregressive",
+    "DreamSampler": "sampling.dream",
+    "Generation": "sampling.step",
+    "LLaDASampler": "sampling.llada",
+    "ModelSpec": "types",
+    "Observation": "attention.observation",
+    "SinklensError": "errors",
+    "Step": "sampling.step",
+    "attention_received": "kernels.received",
+    "generate": "sampling.generate",
+    "intervene": "attention.observe",
+    "load": "models.load",
+    "observe": "attention.observe",
+    "steps": "sampling.generate",
+}
+
+if TYPE_CHECKING:
+    from sinklens.attention.call import AttentionCall
+    from sinklens.attention.observation import Observation
+    from sinklens.attention.observe import intervene, observe
+    from sinklens.errors import SinklensError
+    from sinklens.kernels.received import attention_received
+    from sinklens.models.load import load
+    from sinklens.sampling.autoregressive import AutoregressiveSampler
+    from sinklens.sampling.dream import DreamSampler
+    from sinklens.sampling.generate import generate, steps
+    from sinklens.sampling.llada import LLaDASampler
+    from sinklens.sampling.step import Generation, Step
+    from sinklens.types import ModelSpec
+
+__all__ = [
+    "AttentionCall",
+    "AutoregressiveSampler",
+    "DreamSampler",
+    "Generation",
+    "LLaDASampler",
+    "ModelSpec",
+    "Observation",
+    "SinklensError",
+    "Step",
+    "__version__",
+    "attention_received",
+    "generate",
+    "intervene",
+    "load",
+    "observe",
+    "steps",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sinklens' has no attribute {name!r}")
+    return getattr(import_module(f"sinklens.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

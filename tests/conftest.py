@@ -1,0 +1,25 @@
+"""Shared test set-up: threads to each worker's share of the cores, and the golden checkpoints."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # two spinning pools on two cores crawl
+if "SINKLENS_GPU" not in os.environ:  # the Triton kernel then runs in its interpreter
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+GOLDEN = Path(__file__).parent / "data" / "golden"
+
+
+def pytest_configure() -> None:
+    import torch
+
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+
+
+@pytest.fixture
+def golden() -> Path:
+    """The folder of tiny checkpoints with what the original code computes on them."""
+    return GOLDEN
