@@ -1,0 +1,1 @@
+"""Attention received per key without the query x key matrix: reference (the definition), chunked, triton."""

@@ -1,0 +1,73 @@
+"""Attention received in plain torch, a few query rows at a time: memory grows with the number of keys, not its square.
+
+For a slab of rows the softmax is computed whole, added into the column sums and dropped. Sums are taken in float32
+(float64 for float64 inputs) whatever the inputs are, so bf16 inputs lose nothing beyond their own rounding.
+"""
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from sinklens.kernels.scores import Scores
+from sinklens.kernels.sums import Sums
+
+SLAB_ELEMENTS = 2**23  # logits held at once: 32 MiB in float32, and as much again for one temporary
+
+
+def received(scores: Scores, *, codes: Int[Tensor, "batch query"], groups: int, entropy: bool = False) -> Sums:
+    """Column sums per query group; see reference.received."""
+    query, (batch, heads, queries, keys) = scores.query, scores.shape
+    kv_heads, dim = scores.key.shape[1], query.shape[-1]
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    rows = scores.mask_rows()
+    keys_t = scores.key.to(dtype).transpose(-1, -2)
+    totals = query.new_zeros((groups, batch, heads, keys), dtype=dtype)
+    nulls = query.new_zeros((batch, heads), dtype=dtype)
+    entropies = query.new_empty((batch, heads, queries), dtype=dtype) if entropy else None
+    slab = max(1, SLAB_ELEMENTS // max(1, batch * heads * keys))
+    for start in range(0, queries, slab):
+        stop = min(start + slab, queries)
+        chunk = query[:, :, start:stop].to(dtype).mul(scores.softmax_scale)
+        logits = (chunk.reshape(batch, kv_heads, -1, dim) @ keys_t).view(batch, heads, stop - start, keys)
+        if scores.softcap is not None:
+            logits.div_(scores.softcap).tanh_().mul_(scores.softcap)
+        added, seen = rows.additive(start, stop), rows.visible(start, stop, query.device)
+        if added is not None:
+            logits.add_(added)
+        if seen is not None:
+            logits.masked_fill_(~seen, -torch.inf)
+        weights, null = _softmax_(logits, scores.sink_logits)
+        in_slab = codes[:, start:stop]
+        for group in range(groups):
+            totals[group] += _column_sums(weights, in_slab == group, alone=groups == 1)
+        if null is not None:
+            nulls += (null * (in_slab >= 0)[:, None]).sum(-1)
+        if entropies is not None:
+            rest = 0.0 if null is None else torch.special.entr(null)
+            entropies[:, :, start:stop] = torch.special.entr(weights).sum(-1) + rest
+    return Sums(by_group=totals, null_mass=None if scores.sink_logits is None else nulls, entropy=entropies)
+
+
+def _softmax_(logits: Tensor, sink_logits: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Softmax over the last axis, in place, and the null term's share; a row that sees nothing becomes 0."""
+    peak = logits.amax(-1, keepdim=True)
+    sees_none = peak == -torch.inf
+    null = None
+    if sink_logits is not None:
+        null = sink_logits.to(logits.dtype).view(1, -1, 1, 1)
+        peak = torch.maximum(peak, null)
+    peak = peak.masked_fill(sees_none, 0.0)
+    weights = logits.sub_(peak).exp_()
+    total = weights.sum(-1, keepdim=True)
+    if null is not None:
+        null = torch.where(sees_none, 0.0, (null - peak).exp())
+        total = total + null
+    total = total.masked_fill(sees_none, 1.0)
+    return weights.div_(total), None if null is None else (null / total).squeeze(-1)
+
+
+def _column_sums(weights: Tensor, counts: Tensor, *, alone: bool) -> Tensor:
+    """Sum over the queries that count. With one group and nothing left out, no copy is made."""
+    if alone and bool(counts.all()):
+        return weights.sum(-2)
+    return torch.where(counts[:, None, :, None], weights, 0.0).sum(-2)
