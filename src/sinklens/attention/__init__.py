@@ -1,0 +1,1 @@
+"""One seam, `attend`, and the doors into it: observers look at attention calls, interventions change them."""

@@ -1,0 +1,247 @@
+"""From one attention call to its numbers: attention received, uniform attention, norms, entropy, chosen maps."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from sinklens.attention.call import AttentionCall, Site
+from sinklens.attention.clock import StepNumber
+from sinklens.attention.record import Record
+from sinklens.attention.seam import Seen
+from sinklens.errors import ObservationError, UsageError
+from sinklens.kernels.received import MOST_GROUPS, Received, received_of
+from sinklens.kernels.reference import probabilities
+from sinklens.kernels.scores import Scores
+from sinklens.kernels.uniform import Uniform, uniform
+
+GroupRule = Tensor | Callable[[StepNumber], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Wanted:
+    """What is to be seen, said up front."""
+
+    groups: Mapping[str, GroupRule]
+    maps: frozenset[tuple[int, int]]
+    map_bytes: int
+    norms: bool
+    entropy: bool
+    layers: frozenset[int] | None
+    before: bool  # measure the incoming call, not the intervened one
+    impl: str
+
+
+class Meter:
+    """Measures calls, and keeps between the layers of one forward what they share: query groups, uniform attention."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.mapped_bytes = 0
+        self._codes: dict[tuple[object, ...], Tensor] = {}
+        self._uniform: list[tuple[tuple[object, ...], tuple[Tensor | None, ...], Uniform]] = []
+        self._gram: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def new_forward(self) -> None:
+        self._codes.clear()
+        self._uniform.clear()
+
+    @torch.no_grad()
+    def measure(self, seen: Seen, step: StepNumber, canvas: int | None) -> Record:
+        call = seen.incoming if self.wanted.before else seen.effective
+        site = call.site
+        assert site is not None
+        codes, expected = self._shared(call, step)
+        arithmetic_is_its = seen.effective is call or _same_keys(seen.effective, call)
+        result = received_of(
+            call.scores,
+            codes=codes,
+            groups=len(self.wanted.groups) + 1,
+            entropy=self.wanted.entropy,
+            lse=seen.forward.lse if arithmetic_is_its else None,
+            expected=expected,
+            impl=self.wanted.impl,
+        )
+        return self._record(call, site, result, seen.forward.kernel, canvas)
+
+    def _record(self, call: AttentionCall, site: Site, result: Received, kernel: str, canvas: int | None) -> Record:
+        place = _Canvas.of(call, canvas)
+        norms = self.wanted.norms
+        key_norm = call.key.float().norm(dim=-1) if norms else None
+        value_norm = call.value.float().norm(dim=-1) if norms else None
+        return Record(
+            site=site,
+            by_group=place.hide_padding(result.sums.by_group),
+            expected_by_group=place.hide_padding(result.uniform.by_group),
+            viewers=place.hide_padding(result.viewers),
+            group_names=tuple(self.wanted.groups),
+            queries=call.query.shape[2],
+            impl=result.impl,
+            kernel=kernel,
+            null_mass=result.sums.null_mass,
+            entropy=result.sums.entropy,
+            key_norm=None if key_norm is None else place.put(key_norm),
+            value_norm=None if value_norm is None else place.put(value_norm),
+            output_norm=place.put_or_none(self._output_norm(call)) if norms else None,
+            maps=self._maps(call, site, place),
+        )
+
+    def _shared(self, call: AttentionCall, step: StepNumber) -> tuple[Tensor, Uniform]:
+        codes = self._query_codes(call, step)
+        batch, heads, queries, _ = call.query.shape
+        shape = (batch, heads, queries, call.key.shape[2], call.is_causal)
+        tensors = (call.mask, codes)
+        for known_shape, known_tensors, known in self._uniform:  # tensors are held, so identity is sound
+            if known_shape == shape and all(a is b for a, b in zip(known_tensors, tensors, strict=True)):
+                return codes, known
+        expected = uniform(
+            codes,
+            groups=len(self.wanted.groups) + 1,
+            heads=heads,
+            keys=call.key.shape[2],
+            mask=call.mask,
+            is_causal=call.is_causal,
+        )
+        if len(self._uniform) > 8:  # masks made anew in every layer: do not hold them all
+            self._uniform.clear()
+        self._uniform.append((shape, tensors, expected))
+        return codes, expected
+
+    def _query_codes(self, call: AttentionCall, step: StepNumber) -> Int[Tensor, "batch query"]:
+        """The group of every query; the rest has the last number, padding -1."""
+        batch, queries = call.query.shape[0], call.query.shape[2]
+        assert call.site is not None
+        key = (batch, queries, call.key.shape[2], call.site.kind, call.real_queries is None)
+        if key in self._codes and call.real_queries is None:
+            return self._codes[key]
+        rest = len(self.wanted.groups)
+        codes = torch.full((batch, queries), rest, dtype=torch.int32, device=call.query.device)
+        if call.site.kind == "self":
+            where = call.where_queries() if self.wanted.groups else None
+            for number, (name, rule) in enumerate(self.wanted.groups.items()):
+                members = _members(name, rule, step, where, codes)
+                if number and bool((members & (codes != rest)).any()):
+                    raise UsageError(
+                        f"query group {name!r} overlaps an earlier one; groups must be disjoint (each query is "
+                        "counted once, so that the sums of the groups add up to the total)"
+                    )
+                codes = torch.where(members, number, codes)
+        if call.real_queries is not None:
+            codes = torch.where(call.real_queries, codes, -1)
+            same = self._codes.get(key)
+            if same is not None and torch.equal(same, codes):
+                return same
+        self._codes[key] = codes
+        return codes
+
+    def _output_norm(self, call: AttentionCall) -> Float[Tensor, "batch head key"] | None:
+        """|| W_o,h v_j || for every head, from the Gram matrix of that head's slice of W_o."""
+        weight = call.output_weight
+        if weight is None:
+            return None
+        heads, dim = call.query.shape[1], call.value.shape[-1]
+        known = self._gram.get(weight.data_ptr())
+        if known is None or (known[0] is not weight and known[0].shape != weight.shape):
+            slices = weight.float().view(weight.shape[0], heads, dim).permute(1, 0, 2)
+            known = (weight, slices.transpose(-1, -2) @ slices)
+            self._gram[weight.data_ptr()] = known
+        value = call.value.float().repeat_interleave(heads // call.value.shape[1], dim=1)
+        return ((value @ known[1]) * value).sum(-1).clamp(min=0).sqrt()
+
+    def _maps(self, call: AttentionCall, site: Site, place: "_Canvas") -> dict[int, Tensor]:
+        heads = sorted(head for layer, head in self.wanted.maps if layer == site.layer)
+        if not heads or site.kind == "cross":
+            return {}
+        batch, all_heads, queries, _ = call.query.shape
+        if heads[-1] >= all_heads:
+            raise UsageError(f"maps asks for head {heads[-1]} of layer {site.layer}, which has {all_heads} heads")
+        self.mapped_bytes += 4 * len(heads) * batch * queries * place.width
+        if self.mapped_bytes > self.wanted.map_bytes:
+            raise ObservationError(
+                f"the maps asked for take {self.mapped_bytes / 2**20:,.1f} MiB by layer {site.layer} of step "
+                f"{int(site.step)} ({batch} x {queries} x {place.width} floats a head), over the limit of "
+                f"{self.wanted.map_bytes / 2**20:,.1f} MiB; ask for fewer maps, or raise map_bytes"
+            )
+        index = torch.tensor(heads, device=call.query.device)
+        mask = call.mask
+        if mask is not None and mask.dim() == 4 and mask.shape[1] > 1:
+            mask = mask[:, index]
+        few = Scores(
+            query=call.query[:, index],
+            key=call.key[:, index // (all_heads // call.key.shape[1])],
+            mask=mask,
+            is_causal=call.is_causal,
+            scale=call.scale,
+            softcap=call.softcap,
+            sink_logits=None if call.sink_logits is None else call.sink_logits[index],
+        )
+        weights, _ = probabilities(few, dtype=torch.float32)
+        return {head: place.put(weights[:, i]) for i, head in enumerate(heads)}
+
+
+def _same_keys(call: AttentionCall, other: AttentionCall) -> bool:
+    return call.query is other.query and call.key is other.key and call.mask is other.mask
+
+
+def _members(
+    name: str, rule: GroupRule, step: StepNumber, where: Tensor | None, codes: Tensor
+) -> Bool[Tensor, "batch query"]:
+    """Which queries belong to a group: a mask over the queries, or over the canvas."""
+    assert where is not None
+    members = (rule if isinstance(rule, Tensor) else rule(step)).to(device=codes.device, dtype=torch.bool)
+    batch, queries = codes.shape
+    if members.dim() == 1:
+        members = members[None]
+    if members.shape[-1] != queries:
+        if members.shape[-1] <= int(where.max()):
+            raise UsageError(
+                f"group {name!r} covers {members.shape[-1]} positions; expected [batch, query] with {queries} "
+                f"queries, or the canvas up to position {int(where.max())}"
+            )
+        members = members[:, where]
+    members = members[:batch].expand(batch, queries)
+    return members
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Canvas:
+    """Where the keys of a call stand on the canvas."""
+
+    positions: Tensor | None  # None: key j stands at j
+    width: int
+    real: Tensor | None
+
+    @classmethod
+    def of(cls, call: AttentionCall, width: int | None) -> "_Canvas":
+        keys = call.key.shape[2]
+        positions = call.key_positions
+        last = keys if positions is None else int(positions.max()) + 1
+        width = max(last, width or 0)
+        if positions is not None and last == keys:
+            positions = None
+        if positions is None and width > keys:
+            positions = torch.arange(keys, device=call.key.device)
+        return cls(positions=positions, width=width, real=call.real_keys)
+
+    def put(self, values: Float[Tensor, "*any key"]) -> Float[Tensor, "*any canvas"]:
+        if self.positions is None:
+            return values
+        wide = values.new_zeros((*values.shape[:-1], self.width))
+        wide[..., self.positions] = values
+        return wide
+
+    def put_or_none(self, values: Tensor | None) -> Tensor | None:
+        return None if values is None else self.put(values)
+
+    def hide_padding(self, values: Float[Tensor, "*any batch heads key"]) -> Float[Tensor, "*any batch heads canvas"]:
+        """Padding is 0 (and so NaN in the fair share)."""
+        if self.real is not None:
+            values = torch.where(self.real[:, None], values, 0.0)
+        return self.put(values)
+
+
+def check_groups(groups: Mapping[str, GroupRule]) -> None:
+    if len(groups) > MOST_GROUPS:
+        raise UsageError(f"{len(groups)} query groups; at most {MOST_GROUPS} are accepted in one pass")

@@ -1,0 +1,194 @@
+"""What an observer has seen: one entry a forward, stacked over layers, and every call as a record."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sinklens.attention.record import Record
+from sinklens.errors import ObservationError
+
+_STACKED = (
+    "by_group",
+    "expected_by_group",
+    "viewers",
+    "null_mass",
+    "entropy",
+    "key_norm",
+    "value_norm",
+    "output_norm",
+)
+
+
+class Layers:
+    """Self-attention of one forward, stacked over layers. Subclasses hold the records; every array is derived."""
+
+    @property
+    def _records(self) -> list[Record]:
+        raise NotImplementedError
+
+    @property
+    def layers(self) -> list[int]:
+        """The layer numbers along the first axis of every array."""
+        return [record.site.layer for record in self._records]
+
+    @property
+    def received(self) -> Float[Tensor, "layer batch head key"]:
+        """Attention received: column sums over the queries, raw. Padding is 0."""
+        return self._stack("received")
+
+    @property
+    def expected(self) -> Float[Tensor, "layer batch heads_or_1 key"]:
+        """What uniform attention under the same mask would give."""
+        return self._stack("expected")
+
+    @property
+    def viewers(self) -> Float[Tensor, "layer batch heads_or_1 key"]:
+        """How many counted queries may see each key."""
+        return self._stack("viewers")
+
+    @property
+    def fair_share(self) -> Float[Tensor, "layer batch head key"]:
+        """Received / expected. 1 is uniform attention; NaN where nobody may look, padding included."""
+        return self._stack("fair_share")
+
+    @property
+    def mass(self) -> Float[Tensor, "layer batch head key"]:
+        """Received / viewers: comparable between sequences of different length."""
+        return self._stack("mass")
+
+    @property
+    def null_mass(self) -> Float[Tensor, "layer batch head"]:
+        """What the softmax's null term took (learned sink logits); layers without one have 0."""
+        records = self._records
+        if all(record.null_mass is None for record in records):
+            raise ObservationError("no layer of this model has a null term in its softmax: there is no null_mass")
+        zero = torch.zeros_like(records[0].received[..., 0])
+        return torch.stack([zero if r.null_mass is None else r.null_mass for r in records])
+
+    @property
+    def groups(self) -> Mapping[str, Float[Tensor, "layer batch head key"]]:
+        """Attention received from the queries of each group only."""
+        names = self._records[0].group_names
+        self._same_shape("received")
+        return {name: torch.stack([r.by_group[i] for r in self._records]) for i, name in enumerate(names)}
+
+    @property
+    def group_expected(self) -> Mapping[str, Float[Tensor, "layer batch heads_or_1 key"]]:
+        """What uniform attention would give from the queries of each group."""
+        names = self._records[0].group_names
+        return {name: torch.stack([r.expected_by_group[i] for r in self._records]) for i, name in enumerate(names)}
+
+    @property
+    def key_norm(self) -> Float[Tensor, "layer batch kv_head key"]:
+        return self._stack("key_norm", "norms=True")
+
+    @property
+    def value_norm(self) -> Float[Tensor, "layer batch kv_head key"]:
+        return self._stack("value_norm", "norms=True")
+
+    @property
+    def contribution(self) -> Float[Tensor, "layer batch head key"]:
+        """Received x norm of the value behind the head's output projection."""
+        return self._stack("contribution", "norms=True, on a model whose output projection is known")
+
+    @property
+    def entropy(self) -> Float[Tensor, "layer batch head query"]:
+        """Entropy of every attention row, in nats."""
+        return self._stack("entropy", "entropy=True")
+
+    @property
+    def maps(self) -> dict[tuple[int, int], Float[Tensor, "batch query key"]]:
+        """The full maps that were asked for, by (layer, head)."""
+        return {(r.site.layer, head): values for r in self._records for head, values in r.maps.items()}
+
+    def _stack(self, name: str, needs: str | None = None) -> Tensor:
+        values = [getattr(record, name) for record in self._records]
+        if any(value is None for value in values):
+            raise ObservationError(f"{name} was not observed; it needs observe(model, {needs})")
+        self._same_shape(name)
+        return torch.stack(values)
+
+    def _same_shape(self, name: str) -> None:
+        records = self._records
+        shapes = [tuple(getattr(record, name).shape) for record in records]
+        if len(set(shapes)) > 1:
+            rows = ", ".join(f"{r.site.module} {list(s)}" for r, s in zip(records, shapes, strict=True))
+            raise ObservationError(
+                f"layers differ in shape, so {name} cannot be stacked: {rows}. Use .calls, one record a call"
+            )
+
+
+@dataclass(kw_only=True, eq=False)
+class StepObservation(Layers):
+    """One forward."""
+
+    step: int
+    calls: list[Record] = field(default_factory=list)  # in the order they ran, self and cross
+    hidden: dict[str, Tensor] = field(default_factory=dict)  # norm of what each block puts out
+
+    @property
+    def _records(self) -> list[Record]:
+        return sorted((r for r in self.calls if r.site.kind == "self"), key=lambda r: r.site.layer)
+
+    @property
+    def hidden_norm(self) -> Float[Tensor, "layer batch query"]:
+        """Norm of the hidden state after each block."""
+        if not self.hidden:
+            raise ObservationError("hidden_norm was not observed; it needs observe(model, hidden_norms=True)")
+        return torch.stack(list(self.hidden.values()))
+
+    def pack(self) -> None:
+        """Bring the arrays to host memory, one copy for all layers of one kind and shape."""
+        for name in _STACKED:
+            alike: dict[tuple[object, ...], list[int]] = {}
+            for i, record in enumerate(self.calls):
+                value = getattr(record, name)
+                if value is not None and value.device.type != "cpu":
+                    alike.setdefault((tuple(value.shape), value.dtype), []).append(i)
+            for members in alike.values():
+                together = torch.stack([getattr(self.calls[i], name) for i in members]).cpu()
+                for row, i in zip(together, members, strict=True):
+                    self.calls[i] = replace(self.calls[i], **{name: row})
+        for i, record in enumerate(self.calls):
+            if record.maps:
+                self.calls[i] = replace(record, maps={head: m.cpu() for head, m in record.maps.items()})
+        self.hidden = {name: value.cpu() for name, value in self.hidden.items()}
+
+
+@dataclass(kw_only=True, eq=False)
+class Observation(Layers):
+    """Everything one observer has seen. With one forward its arrays are here; with several, in `steps`."""
+
+    steps: list[StepObservation] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[StepObservation]:
+        return iter(self.steps)
+
+    @property
+    def calls(self) -> list[Record]:
+        """Every attention call, in the order they ran."""
+        return [record for step in self.steps for record in step.calls]
+
+    @property
+    def hidden_norm(self) -> Float[Tensor, "layer batch query"]:
+        return self._only().hidden_norm
+
+    @property
+    def _records(self) -> list[Record]:
+        return self._only()._records
+
+    def _only(self) -> StepObservation:
+        if not self.steps:
+            raise ObservationError("nothing has been observed yet: run the model inside the context first")
+        if len(self.steps) > 1:
+            raise ObservationError(
+                f"{len(self.steps)} forwards were observed, so there is no single array; "
+                "use .steps[i].received (one entry a forward) or .calls"
+            )
+        return self.steps[0]

@@ -1,0 +1,219 @@
+"""`observe` and `intervene`: look at a model's attention, or change it, while a context is open.
+
+    with observe(model) as seen:
+        model(ids)
+    seen.fair_share            # [layer, batch, head, key], exact, without a query x key matrix
+
+Nothing about the model's results changes under observation, and nothing stays behind, not even after an exception.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
+
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from sinklens.attention.call import AttentionCall
+from sinklens.attention.measure import GroupRule, Meter, Wanted, check_groups
+from sinklens.attention.observation import Observation, StepObservation
+from sinklens.attention.seam import Intervention, Kind, Seen, registered
+from sinklens.attention.watch import Watch
+from sinklens.errors import ObservationError, UsageError, choose
+from sinklens.kernels.received import IMPLS
+
+MAP_BYTES = 2**30
+
+
+class _Observer:
+    """A scope that measures every call it is shown."""
+
+    intervention: Intervention | None = None
+    wants_lse = True
+
+    def __init__(self, watch: Watch, wanted: Wanted) -> None:
+        self.watch, self.wanted = watch, wanted
+        self.meter = Meter(wanted)
+        self.observation = Observation()
+        self._forward = 0  # the watch's number of the forward that `steps[-1]` holds
+        watch.on_end = self._end
+
+    def describe(self, call: AttentionCall, owner: nn.Module, kind: Kind) -> AttentionCall:
+        return self.watch.describe(call, owner, kind)
+
+    def see(self, seen: Seen) -> None:
+        site = seen.incoming.site
+        assert site is not None
+        if self.wanted.layers is not None and site.kind == "self" and site.layer not in self.wanted.layers:
+            return
+        call = seen.incoming if self.wanted.before else seen.effective
+        step = self.current()
+        step.calls.append(self.meter.measure(seen, self.watch.step(), self.watch.canvas(call)))
+
+    def current(self) -> StepObservation:
+        """The entry of the forward under way."""
+        if self._forward != self.watch.forwards:
+            self._forward = self.watch.forwards
+            self.meter.new_forward()
+            self.observation.steps.append(StepObservation(step=int(self.watch.step())))
+        return self.observation.steps[-1]
+
+    def _end(self) -> None:
+        if self._forward == self.watch.forwards and self.observation.steps:
+            self.observation.steps[-1].pack()
+
+    def check(self) -> None:
+        """After the context: something must have been seen, and all that was asked for."""
+        calls = self.observation.calls
+        if not calls:
+            raise ObservationError(_why_nothing(self.watch, self.wanted))
+        layers = {record.site.layer for record in calls if record.site.kind == "self"}
+        missing = {layer for layer, _ in self.wanted.maps} - layers
+        if missing:
+            raise ObservationError(
+                f"maps asks for layer {min(missing)}; self-attention was observed in layers {sorted(layers)}"
+            )
+
+
+class _Intervener:
+    """A scope that changes calls and measures nothing."""
+
+    wants_lse = False
+
+    def __init__(self, watch: Watch, intervention: Intervention) -> None:
+        self.watch = watch
+        self.intervention: Intervention | None = intervention
+
+    def describe(self, call: AttentionCall, owner: nn.Module, kind: Kind) -> AttentionCall:
+        return self.watch.describe(call, owner, kind)
+
+    def see(self, seen: Seen) -> None:
+        after = getattr(self.intervention, "see", None)
+        if after is not None:  # an intervention may learn from what happened, for the next step
+            after(seen)
+
+
+@contextmanager
+def observe(
+    model: nn.Module,
+    *,
+    attention_mask: Int[Tensor, "batch key"] | Bool[Tensor, "batch key"] | None = None,
+    groups: Mapping[str, GroupRule] | None = None,
+    maps: Iterable[tuple[int, int]] = (),
+    norms: bool = True,
+    entropy: bool = False,
+    hidden_norms: bool = False,
+    layers: Iterable[int] | None = None,
+    measure: Literal["after", "before"] = "after",
+    impl: str = "auto",
+    map_bytes: int = MAP_BYTES,
+) -> Iterator[Observation]:
+    """Observe the attention of `model`: ours, a transformers model, or any module that calls SDPA.
+
+    attention_mask: 1 for real tokens; by default taken from the model's own call. Padding is counted neither as
+        query nor as key.
+    groups: up to 8 disjoint groups of queries, each a mask [batch, query] (or over the canvas) or a function of the
+        step; `seen.groups[name]` is the attention received from that group.
+    maps: (layer, head) pairs whose full attention map is kept, up to `map_bytes` in all.
+    norms: key and value norms, and the contribution (received x norm of the value behind the output projection).
+    entropy, hidden_norms: entropy of attention rows; norm of the hidden state after each block.
+    layers: only these self-attention layers.
+    measure: "after" interventions, what the model really pays; or "before" them.
+    impl: "auto", "reference", "chunked" or "triton"; what ran is in every record.
+    """
+    _check_model(model)
+    choose("measure", measure, ("after", "before"))
+    choose("impl", impl, IMPLS)
+    groups = dict(groups or {})
+    check_groups(groups)
+    wanted = Wanted(
+        groups=groups,
+        maps=frozenset((int(layer), int(head)) for layer, head in maps),
+        map_bytes=map_bytes,
+        norms=norms,
+        entropy=entropy,
+        layers=None if layers is None else frozenset(layers),
+        before=measure == "before",
+        impl=impl,
+    )
+    observer = _Observer(Watch(model, attention_mask=attention_mask), wanted)
+    with ExitStack() as stack:
+        stack.enter_context(registered(model, observer))
+        stack.enter_context(observer.watch.doors())
+        if hidden_norms:
+            stack.enter_context(_hidden_norms(model, observer))
+        yield observer.observation
+    observer.check()
+
+
+@contextmanager
+def intervene(model: nn.Module, intervention: Intervention) -> Iterator[None]:
+    """Change every attention call of `model`: `intervention` takes an AttentionCall and returns one.
+
+    >>> def drop_first_key(call):
+    ...     return replace(call, key=call.key[:, :, 1:], value=call.value[:, :, 1:],
+    ...                    key_positions=call.where_keys()[1:])
+    """
+    _check_model(model)
+    if not callable(intervention):
+        raise UsageError(f"intervention is {intervention!r}; expected a function AttentionCall -> AttentionCall")
+    scope = _Intervener(Watch(model), intervention)
+    with registered(model, scope), scope.watch.doors():
+        yield
+
+
+@contextmanager
+def _hidden_norms(model: nn.Module, observer: _Observer) -> Iterator[None]:
+    blocks = {
+        f"{name}.{i}" if name else str(i): block
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and _is_stack(module)
+        for i, block in enumerate(module)
+    }
+    if not blocks:
+        raise ObservationError(
+            "hidden_norms needs a ModuleList of blocks with attention inside, and this model has none"
+        )
+
+    def note(name: str, output: Any) -> None:
+        states = output[0] if isinstance(output, tuple) else output
+        if isinstance(states, Tensor) and not states.is_nested:
+            observer.current().hidden[name] = states.detach().float().norm(dim=-1)
+
+    with ExitStack() as stack:
+        for name, block in blocks.items():
+            handle = block.register_forward_hook(lambda _m, _a, output, name=name: note(name, output))
+            stack.callback(handle.remove)
+        yield
+
+
+def _is_stack(modules: nn.ModuleList) -> bool:
+    """Blocks of a transformer: each holds an attention module."""
+    return len(modules) > 0 and all(
+        any(
+            "attention" in type(part).__name__.lower() or "attn" in type(part).__name__.lower()
+            for part in block.modules()
+        )
+        and not isinstance(block, nn.ModuleList)
+        for block in modules
+    )
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"expected a model (a torch.nn.Module, or what sinklens.load returns), got {type(model).__name__}"
+        )
+
+
+def _why_nothing(watch: Watch, wanted: Wanted) -> str:
+    if watch.forwards == 0:
+        return "nothing was observed: the model was not run inside the context"
+    if wanted.layers is not None:
+        return f"nothing was observed: no self-attention layer is among layers={sorted(wanted.layers)}"
+    return (
+        f"no attention call was seen in {watch.forwards} forward(s) of {type(watch.model).__name__}: it computes "
+        "attention by a kernel called directly (flash_attn, xformers, a torch.compile'd region) or by hand. "
+        'Load the model with attn_implementation="sdpa", or call torch.nn.functional.scaled_dot_product_attention '
+        "in it"
+    )
