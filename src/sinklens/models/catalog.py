@@ -1,0 +1,125 @@
+"""Names: known checkpoints, checkpoints shipped with the package, and how a name becomes a folder.
+
+A name is tried as an embedded or known name, then as a folder, then as a hub id. Of a hub repository only the
+config, the safetensors files and the tokenizer files are downloaded. This module needs neither torch nor
+transformers.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from sinklens.errors import ModelError
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownCheckpoint:
+    """A published checkpoint."""
+
+    hub_id: str
+    family: str  # as in ModelSpec
+    parameters: int
+    context: int  # positions its authors say it can use
+
+    @property
+    def bf16_gigabytes(self) -> float:
+        """Size of the weights in bfloat16, in units of 1e9 bytes."""
+        return 2 * self.parameters / 1e9
+
+
+_LLADA, _MMADA, _DREAM = 8_015_581_184, 8_082_690_048, 7_615_616_512
+
+
+def _known(hub_id: str, family: str, parameters: int, context: int) -> KnownCheckpoint:
+    return KnownCheckpoint(hub_id=hub_id, family=family, parameters=parameters, context=context)
+
+
+KNOWN: Mapping[str, KnownCheckpoint] = MappingProxyType(
+    {
+        "llada-8b-base": _known("GSAI-ML/LLaDA-8B-Base", "llada", _LLADA, 4096),
+        "llada-8b-instruct": _known("GSAI-ML/LLaDA-8B-Instruct", "llada", _LLADA, 4096),
+        "llada-1.5": _known("GSAI-ML/LLaDA-1.5", "llada", _LLADA, 4096),
+        # Dream's config says 131072 positions; its authors say 2048 can be used.
+        "dream-v0-base-7b": _known("Dream-org/Dream-v0-Base-7B", "dream", _DREAM, 2048),
+        "dream-v0-instruct-7b": _known("Dream-org/Dream-v0-Instruct-7B", "dream", _DREAM, 2048),
+        "mmada-8b-base": _known("Gen-Verse/MMaDA-8B-Base", "mmada", _MMADA, 4096),
+        "mmada-8b-mixcot": _known("Gen-Verse/MMaDA-8B-MixCoT", "mmada", _MMADA, 4096),
+        "llama-3.1-8b-instruct": _known("meta-llama/Llama-3.1-8B-Instruct", "llama", 8_030_261_248, 131072),
+    }
+)
+
+ZOO = Path(__file__).parent.parent / "zoo"
+# Name to folder under ZOO, each a checkpoint in its published layout.
+EMBEDDED: Mapping[str, str] = MappingProxyType({})
+
+DOWNLOADED = (
+    "config.json",
+    "generation_config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "*.model",
+    "chat_template.*",
+)
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Located:
+    """Where a checkpoint is on this machine, and what to call it."""
+
+    folder: Path
+    source: str  # embedded name, folder, or hub id with the commit
+
+
+def locate(name: "str | os.PathLike[str]", *, revision: str | None = None, code: bool = False) -> Located:
+    """The folder of a checkpoint; downloads it when `name` is a hub id. `code`: Python files too."""
+    text = os.fspath(name)
+    if isinstance(name, str) and name in EMBEDDED:
+        _refuse_revision(text, revision)
+        return Located(folder=ZOO / EMBEDDED[name], source=name)
+    if isinstance(name, str) and name in KNOWN:
+        return _download(KNOWN[name].hub_id, revision, code)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        _refuse_revision(text, revision)
+        return Located(folder=path, source=text)
+    if path.exists():
+        raise ModelError(f"{text} is a file; expected a checkpoint folder: give the one that holds config.json")
+    if isinstance(name, str) and _HUB_ID.fullmatch(text) and ".." not in text:
+        return _download(text, revision, code)
+    names = ", ".join((*EMBEDDED, *KNOWN))
+    raise ModelError(
+        f"unknown model {text!r}; expected a checkpoint folder, a hub id such as 'owner/name', or one of {names}"
+    )
+
+
+def _refuse_revision(name: str, revision: str | None) -> None:
+    if revision is not None:
+        raise ModelError(f"revision={revision!r} is for hub ids; {name} is already on this machine: leave it out")
+
+
+def _download(hub_id: str, revision: str | None, code: bool) -> Located:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = [*DOWNLOADED, "*.py"] if code else list(DOWNLOADED)
+    try:
+        folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        at = f" at revision {revision!r}" if revision else ""
+        raise ModelError(
+            f"{hub_id}{at} is no folder here and cannot be downloaded from the hub "
+            f"({type(error).__name__}: {error}); check the name, the network and, for gated models, your "
+            "login"
+        ) from error
+    return Located(folder=folder, source=f"{hub_id}@{folder.name}")  # a snapshot is named after its commit
