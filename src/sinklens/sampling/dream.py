@@ -1,0 +1,143 @@
+"""The denoising loop of Dream: every step works on the whole canvas, and commits by a schedule in time.
+
+    times = linspace(1, eps, steps + 1); a step from t to s commits the share 1 - s / t, the last one all
+    origin:  each masked position commits with that probability, whatever it holds
+    others:  int(share * masked positions a row) positions a row: the most confident, or with alg_temp
+             a draw from softmax(confidence / alg_temp)
+
+With as many steps as tokens, truncation makes step 0 commit nothing and the last step two: so do the
+originals. Draws: `origin` draws the positions, then the tokens of those; the others draw tokens, then
+positions.
+
+One difference from the released code: where a row has fewer masks than the count of the batch, the original
+overwrites finished tokens with masks; here they stay.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from sinklens.attention.clock import StepNumber
+from sinklens.errors import UsageError, choose
+from sinklens.models.language_model import LanguageModel
+from sinklens.sampling import unmask
+from sinklens.sampling.canvas import (
+    begin_canvas,
+    extend_mask,
+    mask_id_of,
+    predict,
+    refuse_unusable,
+    shown,
+    spread,
+)
+from sinklens.sampling.checks import Number, at_least, not_negative, share
+from sinklens.sampling.step import Step
+
+# Canvas after a step, positions committed, confidences.
+_Outcome = tuple[Int[Tensor, "batch position"], Bool[Tensor, "batch position"], Float[Tensor, "batch position"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamSampler:
+    """Settings of a Dream run. The filters top_p and top_k act at temperature 0 too: they change the
+    confidences.
+    """
+
+    steps: int  # forwards in all
+    length: int  # tokens to generate
+    alg: str = "origin"  # or "maskgit_plus", "topk_margin", "entropy"
+    temperature: Number = 0.0  # 0: arg-max
+    top_p: Number | None = None  # in (0, 1]
+    top_k: int | None = None
+    alg_temp: Number | None = None  # temperature of the choice of positions; None or 0: the most confident
+    eps: Number = 1e-3  # time of the last step, in (0, 1)
+
+    def __post_init__(self) -> None:
+        at_least("steps", self.steps, 1)
+        at_least("length", self.length, 1)
+        choose("alg", self.alg, ("origin", "maskgit_plus", "topk_margin", "entropy"))
+        not_negative("temperature", self.temperature)
+        share("top_p", self.top_p)
+        if self.top_k is not None:
+            at_least("top_k", self.top_k, 1)
+        not_negative("alg_temp", self.alg_temp or 0.0)
+        if not 0.0 < self.eps < 1.0:
+            raise UsageError(f"eps is {self.eps!r}; expected a number above 0 and below 1")
+        if self.alg == "origin" and self.alg_temp:
+            raise UsageError("alg_temp draws positions by confidence, but alg 'origin' has none; choose another alg")
+
+    def run(
+        self,
+        model: LanguageModel,
+        prompt: Int[Tensor, "batch prompt"],
+        attention_mask: Int[Tensor, "batch prompt"] | None = None,
+    ) -> Iterator[Step]:
+        """Steps of a run from `prompt`; every check is made before the first forward."""
+        mask_id = mask_id_of(model, "DreamSampler")
+        canvas = begin_canvas(prompt, self.length, mask_id)
+        return self._denoise(model, canvas, extend_mask(attention_mask, self.length), mask_id)
+
+    def _denoise(
+        self,
+        model: LanguageModel,
+        canvas: Int[Tensor, "batch position"],
+        attention_mask: Int[Tensor, "batch position"] | None,
+        mask_id: int,
+    ) -> Iterator[Step]:
+        times = torch.linspace(1, self.eps, self.steps + 1)
+        for index in range(self.steps):
+            masked = canvas == mask_id
+            number = StepNumber(index, canvas=canvas, masked=masked)
+            rows = predict(model, canvas, attention_mask, number)[masked]
+            refuse_unusable(rows, index)
+            last = index == self.steps - 1
+            leaving = torch.ones(()) if last else 1 - times[index + 1] / times[index]
+            step = self._by_chance if self.alg == "origin" else self._by_confidence
+            canvas, committed, confidence = step(canvas, masked, rows, leaving)
+            yield Step(index=index, canvas=canvas, committed=committed, confidence=shown(confidence, masked))
+
+    def _by_chance(
+        self,
+        canvas: Int[Tensor, "batch position"],
+        masked: Bool[Tensor, "batch position"],
+        logits: Float[Tensor, "row vocab"],
+        leaving: Float[Tensor, ""],
+    ) -> _Outcome:
+        chosen = torch.rand(logits.shape[0], device=canvas.device) < float(leaving)
+        tokens = unmask.draw_tokens(self._probabilities(logits[chosen]), self.temperature)
+        committed = masked.masked_scatter(masked, chosen)
+        none = torch.full(canvas.shape, torch.nan, device=canvas.device)
+        return canvas.masked_scatter(committed, tokens), committed, none
+
+    def _by_confidence(
+        self,
+        canvas: Int[Tensor, "batch position"],
+        masked: Bool[Tensor, "batch position"],
+        logits: Float[Tensor, "row vocab"],
+        leaving: Float[Tensor, ""],
+    ) -> _Outcome:
+        probabilities = self._probabilities(logits)
+        tokens = unmask.draw_tokens(probabilities, self.temperature)
+        if self.alg == "maskgit_plus":
+            values = unmask.maskgit_plus(probabilities, tokens)
+        elif self.alg == "topk_margin":
+            values = unmask.topk_margin(probabilities)
+        else:
+            values = unmask.negative_entropy(probabilities)
+        confidence = spread(values, masked, outside=-torch.inf)
+        # In float32, as the original: where the product is close to an integer, truncation depends on it.
+        count = int(masked.sum().cpu() / masked.shape[0] * leaving)
+        if count == 0:
+            committed = torch.zeros_like(masked)
+        elif self.alg_temp:
+            committed = unmask.select_drawn(confidence, count, self.alg_temp)
+        else:
+            committed = unmask.select_top(confidence, [count] * masked.shape[0])
+        proposal = canvas.masked_scatter(masked, tokens)
+        return torch.where(committed, proposal, canvas), committed, confidence
+
+    def _probabilities(self, logits: Float[Tensor, "row vocab"]) -> Float[Tensor, "row vocab"]:
+        return unmask.filtered_probabilities(logits, self.temperature, self.top_p, self.top_k)

@@ -1,0 +1,145 @@
+"""Properties of the pure functions that decide what commits."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sinklens.sampling import unmask
+
+seeds = st.integers(0, 2**31)
+
+
+def confidences(seed: int, batch: int, width: int) -> torch.Tensor:
+    """Uniform confidences, about a third of them closed (-inf)."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.rand(batch, width, generator=generator)
+    return values.masked_fill(torch.rand(batch, width, generator=generator) < 0.3, -torch.inf)
+
+
+@given(seed=seeds, batch=st.integers(1, 4), width=st.integers(1, 20), steps=st.integers(1, 25))
+def test_schedule_commits_all_masks_evenly_and_early(seed: int, batch: int, width: int, steps: int) -> None:
+    masked = torch.rand(batch, width, generator=torch.Generator().manual_seed(seed)) < 0.6
+    schedule = unmask.transfer_schedule(masked, steps)
+    assert schedule.shape == (batch, steps)
+    assert torch.equal(schedule.sum(dim=1), masked.sum(dim=1))
+    assert bool((schedule[:, 0] - schedule[:, -1] <= 1).all())
+    assert bool((schedule.diff(dim=1) <= 0).all())
+
+
+def test_schedule_gives_the_remainder_to_the_first_steps() -> None:
+    masked = torch.ones(1, 8, dtype=torch.bool)
+    assert unmask.transfer_schedule(masked, 6).tolist() == [[2, 2, 1, 1, 1, 1]]
+
+
+@given(seed=seeds, batch=st.integers(1, 4), width=st.integers(1, 20), data=st.data())
+def test_select_top_takes_the_most_confident_open_positions(seed: int, batch: int, width: int, data) -> None:
+    confidence = confidences(seed, batch, width)
+    counts = data.draw(st.lists(st.integers(0, width), min_size=batch, max_size=batch))
+    chosen = unmask.select_top(confidence, counts)
+    is_open = confidence > -torch.inf
+    assert not (chosen & ~is_open).any()
+    for row, count in enumerate(counts):
+        assert int(chosen[row].sum()) == min(count, int(is_open[row].sum()))
+        left = confidence[row][is_open[row] & ~chosen[row]]
+        if chosen[row].any() and len(left):
+            assert confidence[row][chosen[row]].min() >= left.max()
+
+
+@given(seed=seeds, batch=st.integers(1, 4), width=st.integers(1, 20), threshold=st.floats(0.01, 1.0))
+def test_select_above_commits_at_least_one_a_row(seed: int, batch: int, width: int, threshold: float) -> None:
+    confidence = confidences(seed, batch, width)
+    chosen = unmask.select_above(confidence, threshold)
+    is_open = confidence > -torch.inf
+    assert not (chosen & ~is_open).any()
+    assert torch.equal(chosen.any(dim=1), is_open.any(dim=1))
+    assert bool(chosen[is_open & (confidence > threshold)].all())
+    extra = chosen & (confidence <= threshold)
+    assert bool((extra.sum(dim=1) <= 1).all())
+    if threshold == 1.0:
+        assert torch.equal(chosen, unmask.select_top(confidence, [1] * batch))
+
+
+@given(seed=seeds, top_p=st.floats(0.01, 1.0))
+def test_top_p_keeps_the_smallest_head_that_exceeds_the_mass(seed: int, top_p: float) -> None:
+    logits = 3 * torch.randn(5, 12, generator=torch.Generator().manual_seed(seed))
+    kept = unmask.keep_top_p(logits, top_p) > torch.finfo(torch.float32).min
+    for row, keeps in zip(logits.softmax(dim=-1), kept, strict=True):
+        ordered = row.sort(descending=True).values
+        count = int(keeps.sum())
+        assert count >= 1
+        assert set(row[keeps].tolist()) == set(ordered[:count].tolist())
+        assert float(ordered[: count - 1].sum()) <= top_p + 1e-6  # without the last one it was not exceeded
+        if count < len(row):
+            assert float(ordered[:count].sum()) > top_p - 1e-6
+
+
+@given(seed=seeds, top_k=st.integers(1, 20))
+def test_top_k_keeps_k_unless_fewer_exist(seed: int, top_k: int) -> None:
+    logits = torch.randn(5, 12, generator=torch.Generator().manual_seed(seed))
+    kept = unmask.keep_top_k(logits, top_k) > torch.finfo(torch.float32).min
+    assert kept.sum(dim=1).tolist() == [min(top_k, 12)] * 5
+    assert bool(kept.gather(1, logits.argmax(dim=1, keepdim=True)).all())
+
+
+def test_filters_act_at_temperature_0_and_temperature_sharpens() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0]])
+    plain = logits.softmax(dim=-1)
+    assert torch.equal(unmask.filtered_probabilities(logits, 0.0, None, None), plain)
+    assert unmask.filtered_probabilities(logits, 0.0, None, 2)[0, 2] == 0
+    assert unmask.filtered_probabilities(logits, 0.0, 0.5, None).tolist() == [[1.0, 0.0, 0.0]]
+    assert unmask.filtered_probabilities(logits, 0.5, None, None)[0, 0] > plain[0, 0]
+
+
+def test_confidences_are_those_of_their_definitions() -> None:
+    p = torch.tensor([[0.5, 0.3, 0.2]])
+    assert unmask.maskgit_plus(p, torch.tensor([1])).tolist() == pytest.approx([0.3])
+    assert unmask.topk_margin(p).tolist() == pytest.approx([0.2])
+    entropy = -(0.5 * 0.693147 + 0.3 * 1.203973 + 0.2 * 1.609438)
+    assert unmask.negative_entropy(p).tolist() == pytest.approx([entropy], abs=1e-5)
+
+
+def test_gumbel_proposals_are_draws_from_the_tempered_softmax() -> None:
+    torch.manual_seed(0)
+    logits = torch.tensor([[1.0, 0.0, -1.0]]).expand(20_000, 3)
+    noise = unmask.gumbel_noise(logits.shape, logits.device)
+    tokens = unmask.propose_tokens(logits, 0.5, noise)
+    shares = torch.bincount(tokens, minlength=3) / len(tokens)
+    assert torch.allclose(shares, (logits[0] / 0.5).softmax(dim=-1), atol=0.015)
+    assert torch.equal(unmask.propose_tokens(logits, 0.0, None), torch.zeros(20_000, dtype=torch.long))
+
+
+def test_token_probability_keeps_the_dtype() -> None:
+    logits = torch.tensor([[1.0, 0.0]])
+    token = torch.tensor([1])
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        found = unmask.token_probability(logits.to(dtype), token)
+        assert found.dtype == dtype
+        assert float(found) == pytest.approx(0.2689, abs=2e-3)
+
+
+@given(seed=seeds, alg_temp=st.sampled_from([1e-4, 0.1, 1.0, 50.0]), count=st.integers(1, 8))
+def test_select_drawn_draws_open_positions_without_replacement(seed: int, alg_temp: float, count: int) -> None:
+    confidence = confidences(seed, 3, 8)
+    torch.manual_seed(seed)
+    chosen = unmask.select_drawn(confidence, count, alg_temp)
+    is_open = confidence > -torch.inf
+    assert not (chosen & ~is_open).any()
+    if bool(is_open.any(dim=1).all()):  # an empty row has no softmax, and nothing is drawn from it below
+        assert chosen.sum(dim=1).tolist() == is_open.sum(dim=1).clamp(max=count).tolist()
+
+
+def test_select_drawn_follows_the_weights() -> None:
+    torch.manual_seed(0)
+    confidence = torch.tensor([[0.9, 0.1, -torch.inf]]).expand(20_000, 3)
+    share = unmask.select_drawn(confidence, 1, 0.5).float().mean(dim=0)
+    expected = torch.tensor([0.9 / 0.5, 0.1 / 0.5]).softmax(dim=-1)
+    assert torch.allclose(share[:2], expected, atol=0.015)
+    assert share[2] == 0
+
+
+def test_draw_tokens_takes_no_draw_at_temperature_0_or_without_rows() -> None:
+    before = torch.get_rng_state()
+    assert unmask.draw_tokens(torch.tensor([[0.2, 0.8]]), 0.0).tolist() == [1]
+    assert unmask.draw_tokens(torch.zeros(0, 2), 1.0).tolist() == []
+    assert torch.equal(torch.get_rng_state(), before)
