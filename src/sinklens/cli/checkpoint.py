@@ -1,0 +1,115 @@
+"""What can be said about a checkpoint without its weights: its config, and the headers of its files."""
+
+import re
+from dataclasses import asdict
+from importlib import import_module
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from sinklens.cli.samplers import sampler_name
+from sinklens.errors import ModelError
+from sinklens.models.catalog import DOWNLOADED, EMBEDDED, KNOWN, Located, locate
+
+
+def describe(name: str, *, revision: str | None = None) -> dict[str, Any]:
+    """The spec, the sampler, the tokenizer and the size of a checkpoint."""
+    from sinklens.models.fields import Fields
+
+    located, hub_id = _locate_without_weights(name, revision)
+    fields = Fields.of_folder(located.folder)
+    spec, tokenizer = _read_spec(located, fields)
+    spoken = spec.mask_id is not None or spec.causal
+    return {
+        "model": located.source,
+        "folder": str(located.folder),
+        "sampler": sampler_name(spec.family) if spoken else None,
+        "tokenizer": None if tokenizer is None else type(tokenizer).__name__,
+        "spec": asdict(spec),
+        "weights": _measure(located.folder, hub_id, revision),
+    }
+
+
+def _locate_without_weights(name: str, revision: str | None) -> tuple[Located, str | None]:
+    """As `locate`, and the hub id where it is one; of a hub repository only small files are downloaded."""
+    if name in EMBEDDED or Path(name).expanduser().exists() or ("/" not in name and name not in KNOWN):
+        return locate(name, revision=revision), None
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    hub_id = KNOWN[name].hub_id if name in KNOWN else name
+    small = [pattern for pattern in DOWNLOADED if not pattern.endswith(".safetensors")]
+    try:
+        folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=small))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelError(
+            f"{hub_id} is no folder here and its config cannot be downloaded from the hub "
+            f"({type(error).__name__}); check the name, the network and, for gated models, your login"
+        ) from error
+    return Located(folder=folder, source=f"{hub_id}@{folder.name}"), hub_id
+
+
+def _read_spec(located: Located, fields: Any) -> tuple[Any, Any]:
+    """The spec and the tokenizer. transformers' models are built without memory, on the meta device."""
+    from sinklens.models.load import NATIVE
+
+    native = NATIVE.get(str(fields.values.get("model_type")).lower())
+    if native is not None:
+        blueprint = import_module(native).plan(located.folder, fields, located.source)
+        return blueprint.spec, blueprint.tokenizer
+    if "auto_map" in fields.values:
+        raise ModelError(
+            f"{fields.path} names code of its own (auto_map), which is not run to describe a model; "
+            "load it with trust_remote_code to see its spec"
+        )
+    import torch
+    from transformers import AutoConfig
+
+    from sinklens.models.huggingface import auto_class, folder_tokenizer
+    from sinklens.models.huggingface_spec import read_spec
+
+    auto = auto_class(fields, False)
+    tokenizer = folder_tokenizer(located.folder, False)
+    with torch.device("meta"):
+        model = auto.from_config(AutoConfig.from_pretrained(str(located.folder), local_files_only=True))
+    return read_spec(model, tokenizer, located.source), tokenizer
+
+
+def _measure(folder: Path, hub_id: str | None, revision: str | None) -> dict[str, Any] | None:
+    """Parameters and bytes by the headers of the files; None: there are no weights that could be loaded."""
+    from sinklens.models.weights import find_tensors
+
+    try:
+        stored = [(tensor.dtype, tensor.shape) for tensor in find_tensors(folder).values()]
+    except ModelError:
+        if hub_id is None:
+            return None
+        remote = _hub_headers(hub_id, revision)
+        if remote is None:
+            return None
+        stored = remote
+    parameters = sum(prod(shape) for _, shape in stored)
+    size = sum(prod(shape) * _bits(dtype) for dtype, shape in stored) // 8
+    return {"parameters": parameters, "bytes": size, "dtypes": sorted({dtype for dtype, _ in stored})}
+
+
+def _hub_headers(hub_id: str, revision: str | None) -> list[tuple[str, tuple[int, ...]]] | None:
+    """The same, from the first bytes of the files on the hub."""
+    from huggingface_hub import get_safetensors_metadata
+    from huggingface_hub.errors import HfHubHTTPError, NotASafetensorsRepoError, OfflineModeIsEnabled
+
+    try:
+        files = get_safetensors_metadata(hub_id, revision=revision).files_metadata.values()
+    except NotASafetensorsRepoError:
+        return None
+    except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
+        raise ModelError(
+            f"the headers of {hub_id}'s weights cannot be read from the hub ({type(error).__name__}); check the network"
+        ) from error
+    return [(tensor.dtype, tuple(tensor.shape)) for file in files for tensor in file.tensors.values()]
+
+
+def _bits(dtype: str) -> int:
+    """safetensors' dtype names carry their width: BF16, F8_E4M3, I64; BOOL takes a byte."""
+    width = re.search(r"\d+", dtype)
+    return int(width.group()) if width else 8

@@ -1,0 +1,113 @@
+"""What a generation looks like while it runs: the canvas filling in, or a count of steps.
+
+On a terminal the generated part of the canvas is drawn at most FRAMES times a second: masked positions as dim
+blocks, what was committed since the last frame highlighted, the rest plain. Elsewhere, or when the live view
+is not wanted, nothing is said about a run of under two seconds; a longer one shows the step it is at.
+Everything goes to stderr, and a finished display is wiped: the result is printed by whoever generated it.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+Rows = Sequence[Sequence[int]]
+Clock = Callable[[], float]
+
+FRAMES = 15.0  # a second
+PATIENCE = 2.0  # seconds without a word
+INTERVAL = 10.0  # seconds between two lines where nothing can be redrawn
+MASK_BLOCK = "░"
+
+
+@runtime_checkable
+class Display(Protocol):
+    """Shown one batch after the other, each step by step."""
+
+    def show(self, rows: Rows, *, step: int, steps: int) -> None:
+        """`rows`: the generated part of the canvas after `step` of `steps`."""
+
+    def close(self) -> None: ...
+
+
+def draw(rows: Rows, before: Rows | None, *, mask_id: int | None, decode: Callable[[int], str] | None) -> Text:
+    """The canvas as text. `before`: what was drawn last; positions that were masked there are highlighted."""
+    text = Text(overflow="fold")
+    for number, row in enumerate(rows):
+        text.append("\n" if number else "")
+        for position, token in enumerate(row):
+            if token == mask_id:
+                style = "dim"
+            else:
+                style = "bold green" if _was_masked(before, number, position, mask_id) else ""
+            text.append(_show_token(token, mask_id=mask_id, decode=decode), style=style)
+    return text
+
+
+def _was_masked(before: Rows | None, number: int, position: int, mask_id: int | None) -> bool:
+    if before is None or position >= len(before[number]):
+        return True
+    return before[number][position] == mask_id
+
+
+def _show_token(token: int, *, mask_id: int | None, decode: Callable[[int], str] | None) -> str:
+    if token == mask_id:
+        return MASK_BLOCK if decode is not None else f"{MASK_BLOCK} "
+    return decode(token) if decode is not None else f"{token} "
+
+
+class CanvasDisplay:
+    """The canvas, redrawn in place on a terminal."""
+
+    def __init__(self, console: Console, *, mask_id: int | None, decode: Callable[[int], str] | None) -> None:
+        self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+        self._live.start()
+        self._mask_id, self._decode = mask_id, decode
+        self._drawn: Rows | None = None
+        self._drawn_at = float("-inf")
+
+    def show(self, rows: Rows, *, step: int, steps: int) -> None:
+        now = time.monotonic()
+        if now - self._drawn_at < 1 / FRAMES and step < steps:
+            return
+        before = None if step == 0 else self._drawn
+        text = draw(rows, before, mask_id=self._mask_id, decode=self._decode)
+        self._live.update(Text.assemble((f"step {step}/{steps}\n", "dim"), text), refresh=True)
+        self._drawn, self._drawn_at = rows, now
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+class CountDisplay:
+    """The number of the step, after two seconds of silence: a bar on a terminal, else a line now and then."""
+
+    def __init__(self, console: Console, *, clock: Clock = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._speak_at = clock() + PATIENCE
+        self._bar: tuple[Progress, TaskID] | None = None
+
+    def show(self, rows: Rows, *, step: int, steps: int) -> None:
+        if self._bar is not None:
+            progress, task = self._bar
+            progress.update(task, completed=step, total=steps)
+        elif self._clock() >= self._speak_at:
+            if self._console.is_terminal:
+                self._bar = self._start_bar(step, steps)
+            else:
+                self._console.print(f"step {step}/{steps}")
+                self._speak_at = self._clock() + INTERVAL
+
+    def _start_bar(self, step: int, steps: int) -> tuple[Progress, TaskID]:
+        columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TimeElapsedColumn())
+        progress = Progress(*columns, console=self._console, transient=True)
+        progress.start()
+        return progress, progress.add_task("", completed=step, total=steps)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar[0].stop()

@@ -1,0 +1,103 @@
+"""`sinklens models`: the checkpoints that have a name here, or all that a config says about one."""
+
+from typing import Annotated, Any
+
+import typer
+
+from sinklens.cli import options
+
+
+def models(
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A folder, a hub id, or a name from the list.")
+    ] = None,
+    *,
+    revision: options.Revision = None,
+    json: options.Json = False,
+) -> None:
+    """List known models, or describe one by its config and file headers, without loading weights."""
+    from sinklens.cli.output import print_json
+
+    if model is None:
+        rows = list_models()
+        if json:
+            print_json({"models": rows})
+        else:
+            _print_list(rows)
+        return
+    from sinklens.cli.checkpoint import describe
+
+    description = describe(model, revision=revision)
+    if json:
+        print_json(description)
+    else:
+        _print_description(description)
+
+
+def list_models() -> list[dict[str, Any]]:
+    """The catalog, embedded models first. What only the files of an embedded model know is None here."""
+    from sinklens.cli.samplers import sampler_name
+    from sinklens.models.catalog import EMBEDDED, KNOWN, ZOO
+    from sinklens.models.fields import read_json
+
+    embedded = [
+        {
+            "name": name,
+            "hub_id": None,
+            "family": (family := str(read_json(ZOO / folder / "config.json").get("model_type")).lower()),
+            "parameters": None,
+            "bf16_gigabytes": None,
+            "context": None,
+            "sampler": sampler_name(family),
+        }
+        for name, folder in EMBEDDED.items()
+    ]
+    known = [
+        {
+            "name": name,
+            "hub_id": entry.hub_id,
+            "family": entry.family,
+            "parameters": entry.parameters,
+            "bf16_gigabytes": round(entry.bf16_gigabytes, 1),
+            "context": entry.context,
+            "sampler": sampler_name(entry.family),
+        }
+        for name, entry in KNOWN.items()
+    ]
+    return [*embedded, *known]
+
+
+def _print_list(rows: list[dict[str, Any]]) -> None:
+    """Plain columns: the same on a terminal and in a pipe."""
+    header = ("name", "hub id", "family", "parameters", "GB bf16", "context", "sampler")
+    table = [header, *(tuple("-" if cell is None else _cell(cell) for cell in row.values()) for row in rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(header))]
+    for line in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    print("\nAny checkpoint folder or hub id works as well: sinklens models MODEL")
+
+
+def _cell(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _print_description(description: dict[str, Any]) -> None:
+    weights = description["weights"]
+    lines: dict[str, Any] = {
+        "model": description["model"],
+        "folder": description["folder"],
+        **{name.replace("_", " "): value for name, value in description["spec"].items() if name != "source"},
+        "sampler": description["sampler"],
+        "tokenizer": description["tokenizer"],
+        "parameters": None if weights is None else weights["parameters"],
+        "weights": None if weights is None else f"{weights['bytes'] / 1e9:.3g} GB in {', '.join(weights['dtypes'])}",
+    }
+    width = max(map(len, lines))
+    for name, value in lines.items():
+        print(f"{name.ljust(width)}  {_show(value)}")
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else _cell(value)

@@ -1,0 +1,79 @@
+"""The options that commands share, each said once."""
+
+from typing import Annotated
+
+import typer
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub id, or the name of an embedded model.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Revision = Annotated[str | None, typer.Option(metavar="NAME", help="Branch, tag or commit of a hub model.")]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="cpu, cuda, cuda:1, or auto: spread over all GPUs (transformers models, needs accelerate).",
+        show_default="a GPU where there is one",
+    ),
+]
+Dtype = Annotated[
+    str | None, typer.Option(metavar="NAME", help="float32, bfloat16 or float16.", show_default="as stored")
+]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Allow a model's own Python code to run (never needed for LLaDA, Dream, MMaDA).",
+    ),
+]
+
+Length = Annotated[int | None, typer.Option(metavar="N", help="Tokens to generate.", show_default="128")]
+Steps = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Denoising steps (LLaDA, MMaDA, Dream).", show_default="as the length"),
+]
+Block = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Block length (LLaDA, MMaDA).",
+        show_default="32 where it divides the length, else the length",
+    ),
+]
+Alg = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="origin, maskgit_plus, topk_margin or entropy (Dream).", show_default="entropy"),
+]
+Temperature = Annotated[float | None, typer.Option(metavar="X", help="0 is greedy.", show_default="0")]
+TopP = Annotated[
+    float | None,
+    typer.Option(metavar="X", help="Keep the likeliest tokens up to this mass (Dream, autoregressive)."),
+]
+TopK = Annotated[int | None, typer.Option(metavar="N", help="Keep this many of the likeliest tokens (Dream).")]
+AlgTemp = Annotated[
+    float | None, typer.Option(metavar="X", help="Randomness of the order in which positions commit (Dream).")
+]
+Cfg = Annotated[
+    float | None, typer.Option(metavar="X", help="Classifier-free guidance (LLaDA, MMaDA).", show_default="0")
+]
+Remasking = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="low_confidence or random (LLaDA, MMaDA).", show_default="low_confidence"),
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X",
+        help="Commit every position that is more confident than this, at least one a step (LLaDA, MMaDA).",
+    ),
+]
+StopAtEos = Annotated[
+    bool | None,
+    typer.Option("--stop-at-eos", help="Stop once the text has ended (LLaDA, MMaDA).", show_default=False),
+]
+LogitsEosInf = Annotated[
+    bool | None, typer.Option("--logits-eos-inf", help="Never propose eos (LLaDA).", show_default=False)
+]
+ConfidenceEosEotInf = Annotated[
+    bool | None,
+    typer.Option("--confidence-eos-eot-inf", help="Commit eos and eot last (LLaDA).", show_default=False),
+]

@@ -1,0 +1,71 @@
+"""docs/cli.md, made from the commands themselves: `python -m sinklens.cli.reference > docs/cli.md`.
+
+It reads the same objects that `--help` reads, but lays them out as Markdown of its own, so that the page
+depends neither on the width of a terminal nor on its colours.
+"""
+
+from typing import Any
+
+import typer
+
+from sinklens.cli.app import app
+
+HEADER = """\
+# The command line
+
+<!-- Made by `python -m sinklens.cli.reference > docs/cli.md`; change the commands, not this page. -->
+
+Results go to stdout, progress and errors to stderr. `--json` prints exactly one JSON document on stdout, and
+nothing there when the command fails. `--to DIR` says where files go. Exit codes: 0 done, 1 failed, 2 misused,
+130 interrupted by Ctrl-C. `sinklens --debug COMMAND ...` shows the traceback of an error.
+"""
+
+
+def render() -> str:
+    """The whole page."""
+    program = typer.main.get_command(app)
+    parts = [HEADER, _section("sinklens", program)]
+    commands: dict[str, Any] = getattr(program, "commands", {})
+    parts += [_section(f"sinklens {name}", command) for name, command in sorted(commands.items())]
+    return "\n".join(parts)
+
+
+def _section(title: str, command: Any) -> str:
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
+    what = ["COMMAND"] if hasattr(command, "commands") else [_usage_of(argument) for argument in arguments]
+    usage = " ".join([title, *what, "[OPTIONS]"] if arguments else [title, "[OPTIONS]", *what])
+    lines = [f"## {title}", "", (command.help or "").strip(), "", f"    {usage}", ""]
+    lines += ["| option | value | default | meaning |", "|---|---|---|---|"]
+    lines += [_row(parameter) for parameter in [*arguments, *options]]
+    return "\n".join(lines) + "\n"
+
+
+def _usage_of(argument: Any) -> str:
+    name = (argument.metavar or argument.name).upper()
+    return name if argument.required else f"[{name}]"
+
+
+def _row(parameter: Any) -> str:
+    is_argument = parameter.param_type_name == "argument"
+    if is_argument:
+        names, value = [str(parameter.metavar)], ""
+    else:
+        names = [*sorted(parameter.opts, reverse=True), *parameter.secondary_opts]
+        value = "" if parameter.is_flag else str(parameter.metavar)
+        value += ", repeatable" if parameter.multiple else ""
+    default = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
+    if parameter.required:
+        default = None if is_argument else "required"
+    silent = default is None or default is False or default == []
+    shown = [
+        ", ".join(f"`{name}`" for name in names),
+        value,
+        "" if silent else str(default),
+        parameter.help or "",
+    ]
+    return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in shown) + " |"
+
+
+if __name__ == "__main__":
+    print(render(), end="")
