@@ -19,7 +19,24 @@ def pytest_configure() -> None:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="no CUDA GPU here; run `make test-gpu` on one"))
+
+
 @pytest.fixture
 def golden() -> Path:
     """The folder of tiny checkpoints with what the original code computes on them."""
     return GOLDEN
+
+
+@pytest.fixture(scope="session")
+def talking_llada(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden LLaDA with a tokenizer."""
+    from talking import make_talking_llada
+
+    return make_talking_llada(GOLDEN, tmp_path_factory.mktemp("models") / "talking-llada")

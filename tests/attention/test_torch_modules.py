@@ -1,11 +1,14 @@
 """Modules that know nothing of sinklens: SDPA called directly, torch's own attention modules, FlexAttention."""
 
+import subprocess
+import sys
 import warnings
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention  # bound before sinklens is imported
 
 import sinklens as sl
@@ -132,6 +135,7 @@ def test_multihead_attention(x: Tensor, need_weights: bool, padded: bool, crossi
         with sl.observe(layer) as seen:
             during = layer(x, y, y, key_padding_mask=padding, need_weights=need_weights)
     assert torch.equal(before[0], during[0])
+    assert not flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
     assert need_weights == (during[1] is not None)
     weights = maps_of(layer, x, y, padding)
     if padded and not crossing:
@@ -240,9 +244,7 @@ class FlexAttention(PlainAttention):
         self.options = options
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        from torch.nn.attention.flex_attention import flex_attention
-
-        out = flex_attention(*self.project(x), **self.options)
+        out = flex_attention.flex_attention(*self.project(x), **self.options)
         assert isinstance(out, Tensor)
         return out.transpose(1, 2).flatten(-2)
 
@@ -250,10 +252,10 @@ class FlexAttention(PlainAttention):
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("blocked", [True, False])
 def test_flex_attention_is_seen(x: Tensor, blocked: bool) -> None:
-    from torch.nn.attention import flex_attention as flex
-
     torch.manual_seed(0)
-    mask = flex.create_block_mask(lambda b, h, i, j: i // 4 >= j // 4, None, None, LENGTH, LENGTH, device="cpu")
+    mask = flex_attention.create_block_mask(
+        lambda b, h, i, j: i // 4 >= j // 4, None, None, LENGTH, LENGTH, device="cpu"
+    )
     model = FlexAttention(block_mask=mask) if blocked else FlexAttention()
     with torch.no_grad():
         before = model(x)
@@ -261,7 +263,7 @@ def test_flex_attention_is_seen(x: Tensor, blocked: bool) -> None:
             during = model(x)
         q, k, _ = model.project(x)
     assert torch.equal(before, during)
-    assert not flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
+    assert not flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
     where = torch.arange(LENGTH) // 4
     visible = (where[:, None] >= where[None]) if blocked else None
     torch.testing.assert_close(seen.received[0], sums(q, k, visible), atol=1e-5, rtol=0)
@@ -279,6 +281,34 @@ def test_flex_attention_with_a_score_mod_is_refused_by_name(x: Tensor) -> None:
         sl.observe(model),
     ):
         model(x)
+
+
+def test_an_interrupt_inside_a_forward_leaves_no_listener(x: Tensor) -> None:
+    class Interrupted(PlainAttention):
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            raise KeyboardInterrupt
+
+    model = Stack(PlainAttention(), Interrupted())
+    with pytest.raises(KeyboardInterrupt), sl.observe(model):
+        model(x)
+    assert torch.overrides._get_current_function_mode_stack() == []
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_first_imported_inside_the_forward_is_seen() -> None:
+    """In a fresh process: nothing has imported FlexAttention before the model runs."""
+    code = """
+import torch, sinklens as sl
+class Late(torch.nn.Module):
+    def forward(self, x):
+        from torch.nn.attention.flex_attention import flex_attention
+        return flex_attention(x, x, x)
+model = Late()
+with torch.no_grad(), sl.observe(model) as seen:
+    model(torch.randn(1, 2, 8, 16))
+assert seen.received.shape == (1, 1, 2, 8)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
 
 
 def test_a_model_without_attention_says_so_on_leaving() -> None:

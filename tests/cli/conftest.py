@@ -2,7 +2,6 @@
 
 import os
 import pty
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sinklens.cli import main
+from talking import WORDS, write_tokenizer
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "data" / "golden"
@@ -108,42 +108,6 @@ def running(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
     for process in started:
         process.kill()
         process.communicate()
-
-
-@pytest.fixture
-def golden() -> Path:
-    return GOLDEN
-
-
-WORDS = 128
-MARKS = ("<|startoftext|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
-
-
-def write_tokenizer(folder: Path) -> None:
-    """Words w0, w1, ... as ids 0, 1, ...; from 98 on LLaDA's roles and chat marks."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    vocabulary = {f"w{number}": number for number in range(WORDS)}
-    spoken = {"user": 98, "assistant": 99} | {mark: 100 + number for number, mark in enumerate(MARKS)}
-    for name, number in spoken.items():
-        del vocabulary[f"w{number}"]
-        vocabulary[name] = number
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.decoder = decoders.WordPiece(prefix="##")
-    tokenizer.add_special_tokens(list(MARKS))
-    tokenizer.save(str(folder / "tokenizer.json"))
-
-
-@pytest.fixture(scope="session")
-def talking_llada(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The golden LLaDA with a tokenizer."""
-    folder = tmp_path_factory.mktemp("models") / "talking-llada"
-    folder.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        shutil.copy(GOLDEN / "llada" / name, folder / name)
-    write_tokenizer(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,6 @@ GOLDEN = Path(__file__).parent.parent / "data" / "golden"
 
 
 @pytest.fixture
-def golden() -> Path:
-    return GOLDEN
-
-
-@pytest.fixture
 def copied(tmp_path: Path) -> Callable[..., Path]:
     """A copy of a golden checkpoint with some config fields changed (None: removed)."""
 

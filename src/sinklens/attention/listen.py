@@ -5,13 +5,13 @@ left with the modules of the observed model, never globally. FlexAttention is he
 is laid out as a boolean mask. A score_mod, or a compiled region, is refused by name.
 """
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import flex_attention as flex
 from torch.overrides import TorchFunctionMode
 
 from sinklens.attention.call import AttentionCall
@@ -19,7 +19,6 @@ from sinklens.attention.seam import Kind, attend, scopes_of
 from sinklens.errors import ObservationError
 
 _SDPA_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-_FLEX = "torch.nn.attention.flex_attention"
 
 Complete = Callable[[AttentionCall], AttentionCall]  # a door adds what it knows: positions, padding, W_o
 
@@ -30,21 +29,17 @@ class Listener(TorchFunctionMode):
     def __init__(self, owner: nn.Module, *, kind: Kind | None = None, complete: Complete | None = None) -> None:
         super().__init__()
         self.owner, self.kind, self.complete = owner, kind, complete
-        self.heard = 0
+        self._flex_flags: list[bool] = []  # one for each time it is entered
 
     def __enter__(self) -> "Listener":
-        flex = sys.modules.get(_FLEX)
-        self._flex_flag = getattr(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)
-        if flex is not None:  # FlexAttention outside torch.compile then runs as plain code, which can be heard
-            flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True  # type: ignore[attr-defined]
+        self._flex_flags.append(flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG)
+        flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True  # it then runs as plain code, which can be heard
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        flex = sys.modules.get(_FLEX)
-        if flex is not None:
-            flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = self._flex_flag  # type: ignore[attr-defined]
+        flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = self._flex_flags.pop()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -53,7 +48,7 @@ class Listener(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             self._refuse_compiled("scaled_dot_product_attention")
             return self._sdpa(args, kwargs)
-        if func is getattr(sys.modules.get(_FLEX), "flex_attention_hop", None):
+        if func is flex.flex_attention_hop:  # type: ignore[attr-defined]
             self._refuse_compiled("flex_attention")
             return self._flex(func, args, kwargs)
         return func(*args, **kwargs)
@@ -107,10 +102,8 @@ class Listener(TorchFunctionMode):
 
     def _flex(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The higher-order operator under flex_attention: (query, key, value, score_mod, block mask, scale, ...)."""
-        from torch.nn.attention.flex_attention import _identity, create_mask, noop_mask
-
         query, key, value, score_mod, block_mask, scale = args[:6]
-        if score_mod is not _identity:
+        if score_mod is not flex._identity:
             raise ObservationError(
                 f"flex_attention was called with score_mod={getattr(score_mod, '__name__', score_mod)!r}, which "
                 "sinklens cannot follow; pass a block_mask only, or express the bias as a float attn_mask of "
@@ -122,9 +115,9 @@ class Listener(TorchFunctionMode):
             )
         mask_mod = block_mask[-1]
         mask = None
-        if mask_mod is not noop_mask:
+        if mask_mod is not flex.noop_mask:
             rows, heads = block_mask[2].shape[:2]
-            mask = create_mask(mask_mod, rows, heads, query.shape[2], key.shape[2], device=str(query.device))
+            mask = flex.create_mask(mask_mod, rows, heads, query.shape[2], key.shape[2], device=str(query.device))
         original: list[Any] = []
 
         def run() -> Tensor:
@@ -140,7 +133,6 @@ class Listener(TorchFunctionMode):
         return output, lost, lost  # an intervened call has no statistics to hand on
 
     def _attend(self, call: AttentionCall, run: Callable[[], Tensor] | None) -> Tensor:
-        self.heard += 1
         if self.complete is not None:
             call = self.complete(call)
         kind: Kind = self.kind or "self"

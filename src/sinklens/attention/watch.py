@@ -111,33 +111,36 @@ class Watch:
     def _real(self, call: AttentionCall, name: str, kind: Kind) -> tuple[Tensor | None, Tensor | None]:
         """Which keys and which queries are real; None: all, as far as is known."""
         keys, queries = call.real_keys, call.real_queries
-        in_decoder = "decoder" in name.split(".")
-        own = self._masks.get("decoder_attention_mask") if in_decoder else self._masks.get("attention_mask")
-        if kind == "self" and self._given is not None:
-            own = self._given
-        looked_at = (
-            own if kind == "self" else self._masks.get("encoder_attention_mask", self._masks.get("attention_mask"))
-        )
-        if keys is None:
+        own = self._own_mask(name, kind)
+        looked_at = own
+        if kind == "cross":
+            looked_at = self._masks.get("encoder_attention_mask", self._masks.get("attention_mask"))
+        if keys is None and looked_at is not None:
             keys = _at(looked_at, call.where_keys(), call)
-        if queries is None:
+        if queries is None and own is not None:
             queries = _at(own, call.where_queries(), call)
         return keys, queries
 
     def canvas(self, call: AttentionCall) -> int | None:
         """How wide the canvas is, where padding tells; a nested batch has lost its tail."""
-        mask = self._given if self._given is not None else self._masks.get("attention_mask")
-        if mask is None or call.site is None or call.site.kind == "cross" or "decoder_attention_mask" in self._masks:
-            return None
-        return mask.shape[1]
+        assert call.site is not None
+        mask = self._own_mask(call.site.module, call.site.kind)
+        return None if mask is None or call.site.kind == "cross" else mask.shape[1]
+
+    def _own_mask(self, name: str, kind: Kind) -> Tensor | None:
+        """The padding of the sequence that the queries belong to."""
+        if kind == "self" and self._given is not None:
+            return self._given
+        in_decoder = "decoder" in name.split(".")
+        return self._masks.get("decoder_attention_mask" if in_decoder else "attention_mask")
 
 
 def _at(
-    mask: Bool[Tensor, "batch position"] | None, positions: Int[Tensor, " n"], call: AttentionCall
-) -> Tensor | None:
+    mask: Bool[Tensor, "rows position"], positions: Int[Tensor, " n"], call: AttentionCall
+) -> Bool[Tensor, "batch n"] | None:
     """A mask over the canvas, read at some positions; positions it does not reach are real."""
     rows = call.query.shape[0]
-    if mask is None or mask.shape[0] < rows:
+    if mask.shape[0] < rows:  # of another batch
         return None
     mask = mask[:rows].to(positions.device)
     real = mask[:, positions.clamp(max=mask.shape[1] - 1)]
@@ -155,8 +158,7 @@ def _padding_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str
     for name in _REAL + _PADDING:
         mask = given.get(name)
         if isinstance(mask, Tensor) and mask.dim() == 2:
-            floating = mask.is_floating_point() and name in _PADDING
-            real = mask == 0 if floating or name in _PADDING else mask != 0
+            real = mask == 0 if name in _PADDING else mask != 0
             if not bool(real.all()):
                 found["attention_mask" if name in _PADDING else name] = real
     return found
@@ -165,12 +167,25 @@ def _padding_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str
 @contextmanager
 def _listening(model: nn.Module) -> Iterator[None]:
     """Listen inside every module whose attention may be its own affair: not torch's, not transformers', not ours."""
+    listeners: list[Listener] = []  # of the modules that are running, outermost first
+
+    def leave(*_: Any) -> None:
+        listeners.pop().__exit__(None, None, None)
+
+    def enter(module: nn.Module, *_: Any) -> None:
+        listeners.append(Listener(module))
+        listeners[-1].__enter__()
+
     with ExitStack() as stack:
         for module in model.modules():
             if _may_call_attention(module):
-                for handle in _listen_to(module):
-                    stack.callback(handle.remove)
-        yield
+                stack.callback(module.register_forward_pre_hook(enter).remove)
+                stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+        try:
+            yield
+        finally:
+            while listeners:  # an interrupt (Ctrl-C) runs no hooks
+                leave()
 
 
 def _may_call_attention(module: nn.Module) -> bool:
@@ -181,18 +196,3 @@ def _may_call_attention(module: nn.Module) -> bool:
         return True
     can_set = getattr(type(module), "_can_set_attn_implementation", None)
     return can_set is not None and not can_set()
-
-
-def _listen_to(module: nn.Module) -> list[Any]:
-    open_listeners: list[Listener] = []
-
-    def enter(*_: Any) -> None:
-        listener = Listener(module)
-        listener.__enter__()
-        open_listeners.append(listener)
-
-    def leave(*_: Any) -> None:
-        if open_listeners:
-            open_listeners.pop().__exit__(None, None, None)
-
-    return [module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True)]

@@ -1,0 +1,77 @@
+"""What observing costs on a CPU: `python benchmarks/observe_cpu.py [--lengths 64,256,1024]`.
+
+A Llama of 4 layers and 8 heads of 32, random weights, float32. Columns are ratios to a plain forward of the same model
+in the same run (medians, interleaved): sinklens observing, and eager attention with output_attentions=True, summed over
+queries. The last column is what the eager maps take.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+
+import sinklens as sl
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lengths", default="64,256,1024,2048")
+    parser.add_argument("--repeats", type=int, default=7)
+    chosen = parser.parse_args()
+    config = transformers.LlamaConfig(
+        vocab_size=512, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8,
+        num_key_value_heads=8, head_dim=32, max_position_embeddings=8192,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).eval()
+    eager = transformers.LlamaForCausalLM(config).eval()
+    eager.load_state_dict(model.state_dict())
+    eager.set_attn_implementation("eager")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {chosen.repeats} repeats")
+    print("    S   plain ms   observed   + norms   eager maps   maps MiB")
+    for length in map(int, chosen.lengths.split(",")):
+        ids = torch.randint(0, 512, (1, length))
+
+        def observed(norms: bool, ids: torch.Tensor = ids) -> None:
+            with sl.observe(model, norms=norms) as seen:
+                model(ids)
+            assert seen.received.shape[0] == 4
+
+        def maps(ids: torch.Tensor = ids) -> None:
+            attentions = eager(ids, output_attentions=True).attentions
+            torch.stack([weights.sum(-2) for weights in attentions])
+
+        runs: dict[str, Callable[[], Any]] = {
+            "plain": lambda ids=ids: model(ids),
+            "observed": lambda: observed(False),
+            "norms": lambda: observed(True),
+            "maps": maps,
+        }
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        with torch.no_grad():
+            for run in runs.values():
+                run()
+            for _ in range(chosen.repeats):
+                for name, run in runs.items():
+                    times[name].append(seconds(run))
+        plain = statistics.median(times["plain"])
+        ratio = {name: statistics.median(values) / plain for name, values in times.items()}
+        print(
+            f"{length:5d} {plain * 1e3:10.1f} {ratio['observed']:10.2f} {ratio['norms']:9.2f} {ratio['maps']:12.2f}"
+            f" {4 * 8 * length * length * 4 / 2**20:10.1f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
