@@ -42,7 +42,7 @@ class Meter:
         self.mapped_bytes = 0
         self._codes: dict[tuple[object, ...], Tensor] = {}
         self._uniform: list[tuple[tuple[object, ...], tuple[Tensor | None, ...], Uniform]] = []
-        self._gram: dict[int, tuple[Tensor, Tensor]] = {}
+        self._gram: dict[tuple[int, int, int], Tensor] = {}  # of W_o, head by head
 
     def new_forward(self) -> None:
         self._codes.clear()
@@ -69,8 +69,8 @@ class Meter:
     def _record(self, call: AttentionCall, site: Site, result: Received, kernel: str, canvas: int | None) -> Record:
         place = _Canvas.of(call, canvas)
         norms = self.wanted.norms
-        key_norm = call.key.float().norm(dim=-1) if norms else None
-        value_norm = call.value.float().norm(dim=-1) if norms else None
+        key_norm = _norm(call.key) if norms else None
+        value_norm = _norm(call.value) if norms else None
         return Record(
             site=site,
             by_group=place.hide_padding(result.sums.by_group),
@@ -142,13 +142,14 @@ class Meter:
         if weight is None:
             return None
         heads, dim = call.query.shape[1], call.value.shape[-1]
-        known = self._gram.get(weight.data_ptr())
-        if known is None or (known[0] is not weight and known[0].shape != weight.shape):
+        key = (weight.data_ptr(), weight._version, heads)  # a training step makes a new version
+        if key not in self._gram:
             slices = weight.float().view(weight.shape[0], heads, dim).permute(1, 0, 2)
-            known = (weight, slices.transpose(-1, -2) @ slices)
-            self._gram[weight.data_ptr()] = known
-        value = call.value.float().repeat_interleave(heads // call.value.shape[1], dim=1)
-        return ((value @ known[1]) * value).sum(-1).clamp(min=0).sqrt()
+            gram = slices.transpose(-1, -2) @ slices
+            self._gram[key] = gram.view(call.value.shape[1], -1, dim, dim)  # [kv_head, heads that share it, dim, dim]
+        value = call.value.float().unsqueeze(2)
+        squares = ((value @ self._gram[key]) * value).sum(-1)
+        return squares.clamp(min=0).sqrt().flatten(1, 2)
 
     def _maps(self, call: AttentionCall, site: Site, place: "_Canvas") -> dict[int, Tensor]:
         heads = sorted(head for layer, head in self.wanted.maps if layer == site.layer)
@@ -179,6 +180,12 @@ class Meter:
         )
         weights, _ = probabilities(few, dtype=torch.float32)
         return {head: place.put(weights[:, i]) for i, head in enumerate(heads)}
+
+
+def _norm(vectors: Float[Tensor, "batch kv_head key dim"]) -> Float[Tensor, "batch kv_head key"]:
+    """L2 norms summed in float32: in bf16 most of them would tie."""
+    norms: Tensor = torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.promote_types(vectors.dtype, torch.float32))
+    return norms
 
 
 def _same_keys(call: AttentionCall, other: AttentionCall) -> bool:
