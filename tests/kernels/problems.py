@@ -33,7 +33,7 @@ class Problem:
         mask, o = self.options["mask"], self.options
         hidden = None
         if mask is not None:
-            hidden = None if mask.dtype == torch.bool else torch.finfo(mask.dtype).min / 2
+            hidden = None if mask.dtype == torch.bool else -9999.0
             mask = mask.cpu().numpy() if mask.dtype == torch.bool else array(mask)
         return oracle.attention(
             array(self.query), array(self.key), scale=o["scale"], mask=mask, hidden=hidden, causal=o["is_causal"],

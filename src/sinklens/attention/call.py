@@ -3,7 +3,7 @@
 Interventions take a call and return a new one (`dataclasses.replace`); observers only look.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -61,6 +61,27 @@ class AttentionCall:
             sink_logits=self.sink_logits,
         )
 
+    def keep_keys(self, index: Int[Tensor, " kept"] | Bool[Tensor, " key"]) -> "AttentionCall":
+        """The call with only some of its keys, in the order given; each keeps its position, mask and padding."""
+        index = index.nonzero().squeeze(1) if index.dtype == torch.bool else index
+        index = index.to(self.key.device)
+        mask = self.mask
+        if mask is not None and mask.shape[-1] > 1:
+            mask = mask[..., index]
+        if self.is_causal:  # by place: query i sees what were keys 0..i
+            causal = torch.arange(self.query.shape[2], device=index.device)[:, None] >= index[None]
+            mask = causal[None, None] if mask is None else _both(mask, causal)
+        return replace(
+            self,
+            key=self.key[:, :, index],
+            value=self.value[:, :, index],
+            mask=mask,
+            is_causal=False,
+            key_positions=self.where_keys()[index],
+            query_positions=self.where_queries(),
+            real_keys=None if self.real_keys is None else self.real_keys[:, index],
+        )
+
     def where_keys(self) -> Int[Tensor, " key"]:
         """Canvas position of every key."""
         if self.key_positions is not None:
@@ -75,3 +96,8 @@ class AttentionCall:
         if keys.numel() >= queries:
             return keys[keys.numel() - queries :]
         return torch.arange(queries, device=self.key.device)
+
+
+def _both(mask: Tensor, visible: Tensor) -> Tensor:
+    """A mask of either kind, narrowed to what is visible."""
+    return mask & visible if mask.dtype == torch.bool else mask.masked_fill(~visible, -torch.inf)

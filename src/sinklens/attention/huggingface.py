@@ -1,16 +1,18 @@
 """The second door: transformers models, through the attention interface they already dispatch on.
 
-While a scope is open, the model's configs name one of two functions of ours; each runs the very attention the model
-would have run (transformers' sdpa function, or the model's own eager one), so nothing about it changes. The mask
-function is registered under the same name: without it, transformers drops the padding mask silently. A keyword of the
-model's attention that is not known here is refused by name: dropping it could change what the model computes.
+While a scope is open, the interface hands a watched module a function of ours instead of "sdpa" or "eager"; it runs the
+very attention the model would have run, so nothing about it changes, and everybody else gets the function as it is.
+Configs keep their names: some models branch on them. Older transformers have no such place to step in; there the
+configs name registered functions of ours (routes_by_name), with the mask function under the same name, without which
+transformers drops the padding mask silently. A keyword of the model's attention that is not known here is refused by
+name: dropping it could change what the model computes.
 """
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -53,32 +55,89 @@ def uses_interface(module: nn.Module) -> bool:
 
 @contextmanager
 def routed(model: nn.Module) -> Iterator[None]:
-    """Route the attention of every transformers config in `model` through the seam."""
+    """Route the attention of every transformers module in `model` through the seam."""
     configs: dict[int, Any] = {id(m.config): m.config for m in model.modules() if _implementation(m) is not None}
     if not configs:
         yield
         return
     for config in configs.values():
         _refuse_other_implementations(config)
-    _register()
-    handles = [
-        module.register_forward_pre_hook(_note_arguments, with_kwargs=True)
-        for module in model.modules()
-        if uses_interface(module) and "Attention" in type(module).__name__
-    ]
+    with ExitStack() as stack:
+        for module in model.modules():
+            if uses_interface(module) and "Attention" in type(module).__name__:
+                stack.callback(module.register_forward_pre_hook(_note_arguments, with_kwargs=True).remove)
+        stack.enter_context(_route(list(configs.values())))
+        yield
+
+
+def _route(configs: list[Any]) -> AbstractContextManager[None]:
+    from transformers import AttentionInterface
+
+    return routes_by_interface() if hasattr(AttentionInterface, "get_interface") else routes_by_name(configs)
+
+
+@contextmanager
+def routes_by_interface() -> Iterator[None]:
+    """Step in where models ask for their attention function; scopes may nest, each stepping in once more."""
+    from transformers import AttentionInterface
+
+    before = AttentionInterface.get_interface
+
+    def get_interface(self: Any, attn_implementation: str, default: Any) -> Any:
+        own = before(self, attn_implementation, default)
+        door = _DOORS.get(attn_implementation)
+        # An outer scope has stepped in already; the seam knows all scopes.
+        return own if door is None or getattr(own, "func", None) in _DOORS.values() else partial(door, own)
+
+    AttentionInterface.get_interface = get_interface
+    try:
+        yield
+    finally:
+        AttentionInterface.get_interface = before
+
+
+@contextmanager
+def routes_by_name(configs: list[Any]) -> Iterator[None]:
+    """For transformers that looks attention functions up by the name in the config."""
+    _register_names()
     switched = []
     try:
-        for config in configs.values():
+        for config in configs:
             before = config._attn_implementation
-            if before in NAMES:
+            if before in NAMES:  # else an outer scope has switched it
                 config._attn_implementation_internal = NAMES[before]
                 switched.append((config, before))
         yield
     finally:
         for config, before in switched:
             config._attn_implementation_internal = before
-        for handle in handles:
-            handle.remove()
+
+
+@cache
+def _register_names() -> None:
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
+
+    def eager(module: nn.Module, *args: Any, **keywords: Any) -> Any:
+        return _eager(_eager_beside(module), module, *args, **keywords)
+
+    AttentionInterface.register(NAMES["sdpa"], partial(_sdpa, sdpa_attention_forward))
+    AttentionInterface.register(NAMES["eager"], eager)
+    AttentionMaskInterface.register(NAMES["sdpa"], sdpa_mask)
+    AttentionMaskInterface.register(NAMES["eager"], eager_mask)
+
+
+def _eager_beside(module: nn.Module) -> Any:
+    """The eager function in the file of a module's class, where it is not handed over."""
+    for cls in type(module).__mro__:
+        function = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
+        if function is not None:
+            return function
+    raise ObservationError(
+        f"{type(module).__name__} has no eager_attention_forward beside it, so its eager attention cannot be "
+        'followed; load the model with attn_implementation="sdpa"'
+    )
 
 
 def _implementation(module: nn.Module) -> str | None:
@@ -98,17 +157,6 @@ def _refuse_other_implementations(config: Any) -> None:
             "reorder_and_upcast_attn=True computes attention outside transformers' interface; "
             'load the model with attn_implementation="sdpa", or set it to False'
         )
-
-
-@cache
-def _register() -> None:
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
-
-    AttentionInterface.register(NAMES["sdpa"], _sdpa)
-    AttentionInterface.register(NAMES["eager"], _eager)
-    AttentionMaskInterface.register(NAMES["sdpa"], sdpa_mask)
-    AttentionMaskInterface.register(NAMES["eager"], eager_mask)
 
 
 def _note_arguments(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -173,6 +221,7 @@ def _kind(module: nn.Module) -> Kind:
 
 
 def _sdpa(
+    own: Any,
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -181,16 +230,22 @@ def _sdpa(
     **keywords: Any,
 ) -> Any:
     """transformers' own sdpa function, overheard: what reaches SDPA is what the seam sees."""
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    if not scopes_of(module):  # a config shared with a model nobody watches
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **keywords)
+    if not scopes_of(module):
+        return own(module, query, key, value, attention_mask, **keywords)
     _refuse_unknown(module, keywords)
-    with Listener(module, kind=_kind(module), complete=lambda call: _complete(module, call)):
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **keywords)
+
+    def complete(call: AttentionCall) -> AttentionCall:
+        if key.shape[1] < call.key.shape[1]:  # kv heads were repeated on the way; the model has these
+            keys = call.key.shape[2]
+            call = replace(call, key=key[:, :, :keys], value=value[:, :, :keys])
+        return _complete(module, call)
+
+    with Listener(module, kind=_kind(module), complete=complete):
+        return own(module, query, key, value, attention_mask, **keywords)
 
 
 def _eager(
+    own: Any,
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -199,7 +254,6 @@ def _eager(
     **keywords: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The model's own eager function; the call beside it is what that function computes."""
-    own = _eager_function(module)
     if not scopes_of(module):
         return own(module, query, key, value, attention_mask, **keywords)  # type: ignore[no-any-return]
     _refuse_unknown(module, keywords)
@@ -218,7 +272,7 @@ def _eager(
         scale=keywords.get("scaling"),
         dropout=float(keywords.get("dropout") or 0.0) if module.training else 0.0,
         softcap=keywords.get("softcap"),
-        sink_logits=None if sinks is None else sinks.detach().reshape(-1),
+        sink_logits=None if sinks is None else sinks.reshape(-1),
     )
     original: list[tuple[Tensor, Tensor | None]] = []
 
@@ -232,12 +286,4 @@ def _eager(
     return output.transpose(1, 2).contiguous(), None
 
 
-def _eager_function(module: nn.Module) -> Any:
-    for cls in type(module).__mro__:
-        function = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
-        if function is not None:
-            return function
-    raise ObservationError(
-        f"{type(module).__name__} has no eager_attention_forward beside it, so its eager attention cannot be "
-        'followed; load the model with attn_implementation="sdpa"'
-    )
+_DOORS = {"sdpa": _sdpa, "eager": _eager}

@@ -5,7 +5,10 @@ left with the modules of the observed model, never globally. FlexAttention is he
 is laid out as a boolean mask. A score_mod, or a compiled region, is refused by name.
 """
 
-from collections.abc import Callable
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +22,17 @@ from sinklens.attention.seam import Kind, attend, scopes_of
 from sinklens.errors import ObservationError
 
 _SDPA_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+# The body of the function without its question whether a mode is listening: inside it, SDPA can be heard.
+open_multi_head_attention = types.FunctionType(
+    F.multi_head_attention_forward.__code__,
+    {**F.__dict__, "has_torch_function": lambda _: False},
+    "open_multi_head_attention",
+    F.multi_head_attention_forward.__defaults__,
+    F.multi_head_attention_forward.__closure__,
+)
+open_multi_head_attention.__kwdefaults__ = F.multi_head_attention_forward.__kwdefaults__
+_multi_head_signature = inspect.signature(F.multi_head_attention_forward)
 
 Complete = Callable[[AttentionCall], AttentionCall]  # a door adds what it knows: positions, padding, W_o
 
@@ -42,12 +56,14 @@ class Listener(TorchFunctionMode):
         flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = self._flex_flags.pop()
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
             self._refuse_compiled("scaled_dot_product_attention")
             return self._sdpa(args, kwargs)
+        if func is F.multi_head_attention_forward:
+            return self._multi_head(func, args, kwargs)
         if func is flex.flex_attention_hop:  # type: ignore[attr-defined]
             self._refuse_compiled("flex_attention")
             return self._flex(func, args, kwargs)
@@ -77,10 +93,11 @@ class Listener(TorchFunctionMode):
         flat = query.dim() == 3  # no head axis: one head
         if flat:
             query, key, value = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
-            mask = mask.unsqueeze(1) if mask is not None and mask.dim() == 3 else mask
-        batch = query.shape[0]
+        if mask is not None and mask.dim() == 3:
+            mask = mask.unsqueeze(1 if flat else 0)
+        batch = max(query.shape[0], key.shape[0])  # either may be one row for all
         call = AttentionCall(
-            query=query,
+            query=query.expand(batch, -1, -1, -1),
             key=key.expand(batch, -1, -1, -1),
             value=value.expand(batch, -1, -1, -1),
             mask=mask,
@@ -88,17 +105,29 @@ class Listener(TorchFunctionMode):
             scale=given.get("scale"),
             dropout=given.get("dropout_p", 0.0),
         )
-        # Grouped heads under a mask, or no head axis: ours would be another call, so the model's own is run.
-        grouped = key.shape[1] < query.shape[1] and mask is not None
-        run = None
-        if flat or grouped:
 
-            def run() -> Tensor:
-                output = F.scaled_dot_product_attention(*args, **kwargs)
-                return output.unsqueeze(1) if flat else output
+        def run() -> Tensor:
+            output = F.scaled_dot_product_attention(*args, **kwargs)
+            return output.unsqueeze(1) if flat else output
 
-        output = self._attend(call, run)
+        output = self._attend(call, run, exact=not flat and query.shape[0] == key.shape[0])
         return output.squeeze(1) if flat else output
+
+    def _multi_head(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """nn.functional's attention with projections: it closes itself to modes, so it is run, then replayed."""
+        given = _multi_head_signature.bind(*args, **kwargs).arguments
+        changed = intervenes(self.owner)
+        if changed and given.get("need_weights", True):
+            raise ObservationError(
+                "an intervention cannot return the weights of multi_head_attention_forward; call it with "
+                "need_weights=False"
+            )
+        output = None if changed else func(**given)
+        kind, self.kind = self.kind, "self" if given["query"] is given["key"] else "cross"
+        with replaying(given.get("training", True), changed=changed), self:
+            replayed = open_multi_head_attention(**{**given, "need_weights": False})
+        self.kind = kind
+        return replayed if changed else output
 
     def _flex(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The higher-order operator under flex_attention: (query, key, value, score_mod, block mask, scale, ...)."""
@@ -126,19 +155,35 @@ class Listener(TorchFunctionMode):
             return output
 
         call = AttentionCall(query=query, key=key, value=value, mask=mask, scale=scale)
-        output = self._attend(call, run)
+        output = self._attend(call, run, exact=False)
         if original:
             return original[0]
         lost = torch.full(query.shape[:3], torch.nan, device=query.device)
         return output, lost, lost  # an intervened call has no statistics to hand on
 
-    def _attend(self, call: AttentionCall, run: Callable[[], Tensor] | None) -> Tensor:
+    def _attend(self, call: AttentionCall, run: Callable[[], Tensor], *, exact: bool) -> Tensor:
+        """`exact`: `call` is the very call that was heard, so the seam may make it, for the log-sum-exp."""
+        heard = call
         if self.complete is not None:
             call = self.complete(call)
-        kind: Kind = self.kind or "self"
-        return attend(call, self.owner, kind=kind, run=run)
+        exact = exact and call.query.is_cuda and call.key is heard.key and call.mask is None
+        return attend(call, self.owner, kind=self.kind or "self", run=None if exact else run)
 
 
 def intervenes(owner: nn.Module) -> bool:
     """True when a scope that changes calls is open for this module."""
     return any(scope.intervention is not None for scope in scopes_of(owner))
+
+
+@contextmanager
+def replaying(training: bool, *, changed: bool) -> Iterator[None]:
+    """A second run for observers: modes on, no gradient, and dropout draws that do not shift the model's own.
+
+    Under an intervention (`changed`) it is the run itself.
+    """
+    with (
+        torch._C._EnableTorchFunction(),  # inside an encoder layer they are off
+        torch.set_grad_enabled(changed and torch.is_grad_enabled()),
+        torch.random.fork_rng(enabled=training and not changed),
+    ):
+        yield

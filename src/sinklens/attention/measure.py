@@ -50,6 +50,11 @@ class Meter:
 
     @torch.no_grad()
     def measure(self, seen: Seen, step: StepNumber, canvas: int | None) -> Record:
+        """The numbers of one call, in float32 whatever autocast says."""
+        with torch.autocast(seen.incoming.query.device.type, enabled=False):
+            return self._measure(seen, step, canvas)
+
+    def _measure(self, seen: Seen, step: StepNumber, canvas: int | None) -> Record:
         call = seen.incoming if self.wanted.before else seen.effective
         site = call.site
         assert site is not None
@@ -142,13 +147,14 @@ class Meter:
         if weight is None:
             return None
         heads, dim = call.query.shape[1], call.value.shape[-1]
-        key = (weight.data_ptr(), weight._version, heads)  # a training step makes a new version
+        version = 0 if weight.is_inference() else weight._version  # a training step makes a new version
+        key = (weight.data_ptr(), version, heads)
         if key not in self._gram:
             slices = weight.float().view(weight.shape[0], heads, dim).permute(1, 0, 2)
-            gram = slices.transpose(-1, -2) @ slices
-            self._gram[key] = gram.view(call.value.shape[1], -1, dim, dim)  # [kv_head, heads that share it, dim, dim]
+            self._gram[key] = slices.transpose(-1, -2) @ slices
+        gram = self._gram[key].view(call.value.shape[1], -1, dim, dim)  # by kv head, then the heads that share it
         value = call.value.float().unsqueeze(2)
-        squares = ((value @ self._gram[key]) * value).sum(-1)
+        squares = ((value @ gram) * value).sum(-1)
         return squares.clamp(min=0).sqrt().flatten(1, 2)
 
     def _maps(self, call: AttentionCall, site: Site, place: "_Canvas") -> dict[int, Tensor]:
@@ -197,7 +203,13 @@ def _members(
 ) -> Bool[Tensor, "batch query"]:
     """Which queries belong to a group: a mask over the queries, or over the canvas."""
     assert where is not None
-    members = (rule if isinstance(rule, Tensor) else rule(step)).to(device=codes.device, dtype=torch.bool)
+    members = rule if isinstance(rule, Tensor) else rule(step)
+    if not isinstance(members, Tensor):
+        raise UsageError(
+            f"group {name!r} gave {type(members).__name__} at step {int(step)}; expected a boolean tensor [batch, "
+            "query] (step.masked and step.canvas are known under a sampler only)"
+        )
+    members = members.to(device=codes.device, dtype=torch.bool)
     batch, queries = codes.shape
     if members.dim() == 1:
         members = members[None]

@@ -71,15 +71,12 @@ class Layers:
     @property
     def groups(self) -> Mapping[str, Float[Tensor, "layer batch head key"]]:
         """Attention received from the queries of each group only."""
-        names = self._records[0].group_names
-        self._same_shape("received")
-        return {name: torch.stack([r.by_group[i] for r in self._records]) for i, name in enumerate(names)}
+        return self._by_group("by_group")
 
     @property
     def group_expected(self) -> Mapping[str, Float[Tensor, "layer batch heads_or_1 key"]]:
         """What uniform attention would give from the queries of each group."""
-        names = self._records[0].group_names
-        return {name: torch.stack([r.expected_by_group[i] for r in self._records]) for i, name in enumerate(names)}
+        return self._by_group("expected_by_group")
 
     @property
     def key_norm(self) -> Float[Tensor, "layer batch kv_head key"]:
@@ -104,21 +101,31 @@ class Layers:
         """The full maps that were asked for, by (layer, head)."""
         return {(r.site.layer, head): values for r in self._records for head, values in r.maps.items()}
 
+    def _by_group(self, name: str) -> dict[str, Tensor]:
+        records = self._records
+        return {
+            group: _stacked(name, [(r.site.module, getattr(r, name)[i]) for r in records])
+            for i, group in enumerate(records[0].group_names)
+        }
+
     def _stack(self, name: str, needs: str | None = None) -> Tensor:
         values = [getattr(record, name) for record in self._records]
         if any(value is None for value in values):
             raise ObservationError(f"{name} was not observed; it needs observe(model, {needs})")
-        self._same_shape(name)
-        return torch.stack(values)
+        if name in ("expected", "viewers"):  # one head for all, except where masks differ between heads
+            heads = max(value.shape[1] for value in values)
+            values = [value.expand(-1, heads, -1) for value in values]
+        return _stacked(name, [(r.site.module, value) for r, value in zip(self._records, values, strict=True)])
 
-    def _same_shape(self, name: str) -> None:
-        records = self._records
-        shapes = [tuple(getattr(record, name).shape) for record in records]
-        if len(set(shapes)) > 1:
-            rows = ", ".join(f"{r.site.module} {list(s)}" for r, s in zip(records, shapes, strict=True))
-            raise ObservationError(
-                f"layers differ in shape, so {name} cannot be stacked: {rows}. Use .calls, one record a call"
-            )
+
+def _stacked(name: str, values: list[tuple[str, Tensor]]) -> Tensor:
+    """Values of several layers on a new first axis, or an error that says where to find them one by one."""
+    if len({value.shape for _, value in values}) > 1:
+        rows = ", ".join(f"{layer} {list(value.shape)}" for layer, value in values)
+        raise ObservationError(
+            f"layers differ in shape, so {name} cannot be stacked: {rows}. Use .calls, one record a call"
+        )
+    return torch.stack([value for _, value in values])
 
 
 @dataclass(kw_only=True, eq=False)
@@ -131,14 +138,17 @@ class StepObservation(Layers):
 
     @property
     def _records(self) -> list[Record]:
-        return sorted((r for r in self.calls if r.site.kind == "self"), key=lambda r: r.site.layer)
+        records = sorted((r for r in self.calls if r.site.kind == "self"), key=lambda r: r.site.layer)
+        if not records:
+            raise ObservationError("no self-attention was observed in this forward; see .calls for cross-attention")
+        return records
 
     @property
     def hidden_norm(self) -> Float[Tensor, "layer batch query"]:
         """Norm of the hidden state after each block."""
         if not self.hidden:
             raise ObservationError("hidden_norm was not observed; it needs observe(model, hidden_norms=True)")
-        return torch.stack(list(self.hidden.values()))
+        return _stacked("hidden_norm", list(self.hidden.items()))
 
     def pack(self) -> None:
         """Bring the arrays to host memory, one copy for all layers of one kind and shape."""

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
-from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from sinklens.attention.call import AttentionCall
@@ -97,7 +96,7 @@ class _Intervener:
 def observe(
     model: nn.Module,
     *,
-    attention_mask: Int[Tensor, "batch key"] | Bool[Tensor, "batch key"] | None = None,
+    attention_mask: Tensor | None = None,
     groups: Mapping[str, GroupRule] | None = None,
     maps: Iterable[tuple[int, int]] = (),
     norms: bool = True,
@@ -151,8 +150,7 @@ def intervene(model: nn.Module, intervention: Intervention) -> Iterator[None]:
     """Change every attention call of `model`: `intervention` takes an AttentionCall and returns one.
 
     >>> def drop_first_key(call):
-    ...     return replace(call, key=call.key[:, :, 1:], value=call.value[:, :, 1:],
-    ...                    key_positions=call.where_keys()[1:])
+    ...     return call.keep_keys(call.where_keys() != 0)
     """
     _check_model(model)
     if not callable(intervention):
@@ -160,6 +158,8 @@ def intervene(model: nn.Module, intervention: Intervention) -> Iterator[None]:
     scope = _Intervener(Watch(model), intervention)
     with registered(model, scope), scope.watch.doors():
         yield
+    if scope.watch.forwards and not scope.watch.calls:
+        raise ObservationError(_why_nothing(scope.watch, None))
 
 
 @contextmanager
@@ -178,7 +178,9 @@ def _hidden_norms(model: nn.Module, observer: _Observer) -> Iterator[None]:
     def note(name: str, output: Any) -> None:
         states = output[0] if isinstance(output, tuple) else output
         if isinstance(states, Tensor) and not states.is_nested:
-            observer.current().hidden[name] = states.detach().float().norm(dim=-1)
+            hidden = observer.current().hidden
+            turn = sum(other.split("#")[0] == name for other in hidden)  # a block may run several times (ALBERT)
+            hidden[f"{name}#{turn}" if turn else name] = states.detach().float().norm(dim=-1)
 
     with ExitStack() as stack:
         for name, block in blocks.items():
@@ -206,14 +208,14 @@ def _check_model(model: object) -> None:
         )
 
 
-def _why_nothing(watch: Watch, wanted: Wanted) -> str:
+def _why_nothing(watch: Watch, wanted: Wanted | None) -> str:
     if watch.forwards == 0:
         return "nothing was observed: the model was not run inside the context"
-    if wanted.layers is not None:
+    if wanted is not None and wanted.layers is not None:
         return f"nothing was observed: no self-attention layer is among layers={sorted(wanted.layers)}"
     return (
         f"no attention call was seen in {watch.forwards} forward(s) of {type(watch.model).__name__}: it computes "
-        "attention by a kernel called directly (flash_attn, xformers, a torch.compile'd region) or by hand. "
-        'Load the model with attn_implementation="sdpa", or call torch.nn.functional.scaled_dot_product_attention '
-        "in it"
+        "attention by a kernel called directly (flash_attn, xformers) or by hand (as Bloom, GPT-J and DeBERTa do). "
+        'Load the model with attn_implementation="sdpa" where it offers that, or call '
+        "torch.nn.functional.scaled_dot_product_attention in it"
     )

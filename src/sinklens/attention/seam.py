@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from sinklens.attention.call import AttentionCall
 from sinklens.attention.clock import current_step
+from sinklens.errors import UsageError
 from sinklens.kernels.forward import Forward, run_attention
 
 Kind = Literal["self", "cross"]
@@ -99,6 +100,10 @@ def attend(
         for scope, known in zip(scopes, described, strict=True):
             if scope.intervention is not None:
                 effective = scope.intervention(_located(effective, known))
+                if not isinstance(effective, AttentionCall):
+                    raise UsageError(f"an intervention returned {effective!r}; expected an AttentionCall")
+        if effective is not shown:
+            _check_keys(shown, effective)
         wants_lse = any(scope.wants_lse for scope in scopes)
         if _same_arithmetic(shown, effective):
             output, forward = _run_unchanged(call, shown, run, wants_lse=wants_lse)
@@ -106,8 +111,30 @@ def attend(
             forward = _compute(effective, wants_lse=wants_lse)
             output = _with_other_rows(forward.output, call)
         for scope, known in zip(scopes, described, strict=True):
+            if recomputing():
+                break  # it has been seen, in the forward
             scope.see(Seen(incoming=known, effective=_located(effective, known), forward=forward))
     return output
+
+
+def recomputing() -> bool:
+    """True inside a backward pass: gradient checkpointing runs parts of the forward once more."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def _check_keys(call: AttentionCall, changed: AttentionCall) -> None:
+    """An intervention that drops keys must cut what goes with them; causality is by place, so it breaks silently."""
+    keys = changed.key.shape[2]
+    if keys == call.key.shape[2]:
+        return
+    mask_fits = changed.mask is None or changed.mask.shape[-1] in (1, keys)
+    real_fits = changed.real_keys is None or changed.real_keys.shape[1] == keys
+    placed = changed.key_positions is not None and changed.key_positions.numel() == keys
+    if changed.is_causal or not (mask_fits and real_fits and placed):
+        raise UsageError(
+            f"an intervention changed the number of keys from {call.key.shape[2]} to {keys} without what goes with "
+            "them (mask, causality, positions, padding); use call.keep_keys(index), which keeps all of it"
+        )
 
 
 def _rows_of_the_run(call: AttentionCall) -> int:

@@ -1,15 +1,14 @@
 """torch's own attention modules, which hide their attention from everybody.
 
 `nn.MultiheadAttention` calls SDPA behind a function that switches modes off, and with `need_weights` not at all;
-`nn.TransformerEncoderLayer` has a fused fast path that any hook turns off. So both compute what they always compute,
-with nobody listening, and the attention of the same inputs is then replayed once for the observers. Under an
-intervention the replay is the result. Cost: the projections and the attention of such modules run twice.
+`nn.TransformerEncoder` and its layers have fused paths that any hook or mode turns off. So all of them compute what
+they always compute, with nobody listening, and the attention of the same inputs is then replayed once for the
+observers. Under an intervention the replay is the result. Cost: the attention of such modules runs twice.
 """
 
-import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,74 +16,39 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sinklens.attention.call import AttentionCall
-from sinklens.attention.listen import Listener, intervenes
+from sinklens.attention.listen import Listener, intervenes, open_multi_head_attention, replaying
 from sinklens.attention.seam import Kind
+from sinklens.attention.wrapping import Forward
 from sinklens.errors import ObservationError
-
-# The body of the function without its question whether a mode is listening: inside it, SDPA can be heard.
-_open_multi_head_attention = types.FunctionType(
-    F.multi_head_attention_forward.__code__,
-    {**F.__dict__, "has_torch_function": lambda _: False},
-    "open_multi_head_attention",
-    F.multi_head_attention_forward.__defaults__,
-    F.multi_head_attention_forward.__closure__,
-)
-_open_multi_head_attention.__kwdefaults__ = F.multi_head_attention_forward.__kwdefaults__
-
-
-WATCHED = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 
 class _ReplayListener(Listener):
+    """Inside a replay, the closed function is opened instead of run and replayed once more."""
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is F.multi_head_attention_forward:
             with self:
-                return _open_multi_head_attention(*args, **(kwargs or {}))
+                return open_multi_head_attention(*args, **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs)
 
 
-@contextmanager
-def overheard(model: nn.Module, around: Callable[[nn.Module, Callable[[], Any]], Any]) -> Iterator[None]:
-    """Watch every MultiheadAttention and TransformerEncoderLayer of `model`.
-
-    Their `forward` is replaced on the instance: hooks would switch the fast path off. `around(module, forward)` runs
-    the forward of the observed root itself, if it is one of them.
-    """
-    wrapped: list[nn.Module] = []
-    heard: set[nn.Module] = set()
-    try:
-        for module in model.modules():
-            forward = _watched(module, heard)
-            if forward is not None and "forward" not in module.__dict__:
-                if module is model:
-                    forward = _rooted(model, forward, around)
-                module.forward = forward
-                wrapped.append(module)
-        yield
-    finally:
-        for module in wrapped:
-            del module.forward
+def wrappers(model: nn.Module) -> dict[nn.Module, Callable[[Forward], Forward]]:
+    """What to make of the forward of every such module in `model`."""
+    heard: set[nn.Module] = set()  # attention modules that were seen in the forward under way
+    made: dict[nn.Module, Callable[[Forward], Forward]] = {}
+    for module in model.modules():
+        if isinstance(module, nn.MultiheadAttention):
+            made[module] = partial(_multi_head, module, heard)
+        elif isinstance(module, nn.TransformerEncoderLayer):
+            made[module] = partial(_encoder_layer, module, heard)
+        elif isinstance(module, nn.TransformerEncoder):
+            made[module] = partial(_encoder, module)
+    return made
 
 
-def _watched(module: nn.Module, heard: set[nn.Module]) -> Callable[..., Any] | None:
-    if isinstance(module, nn.MultiheadAttention):
-        return _multi_head(module, module.forward, heard)
-    if isinstance(module, nn.TransformerEncoderLayer):
-        return _encoder_layer(module, module.forward, heard)
-    return None
-
-
-def _rooted(
-    model: nn.Module, forward: Callable[..., Any], around: Callable[[nn.Module, Callable[[], Any]], Any]
-) -> Callable[..., Any]:
-    return lambda *args, **kwargs: around(model, lambda: forward(*args, **kwargs))
-
-
-def _multi_head(
-    module: nn.MultiheadAttention, forward: Callable[..., Any], heard: set[nn.Module]
-) -> Callable[..., Any]:
+def _multi_head(module: nn.MultiheadAttention, heard: set[nn.Module], forward: Forward) -> Forward:
     def watched(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
         names = ("key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal")
         given = dict(zip(names, args, strict=False)) | kwargs
@@ -99,16 +63,9 @@ def _multi_head(
                 output = forward(query, key, value, **given)
         kind: Kind = "self" if query is key else "cross"
         listener = _ReplayListener(
-            module,
-            kind=kind,
-            complete=lambda call: _complete(module, call, given.get("key_padding_mask"), kind),
+            module, kind=kind, complete=lambda call: _complete(module, call, given.get("key_padding_mask"), kind)
         )
-        with (
-            torch._C._EnableTorchFunction(),  # inside an encoder layer they are off
-            torch.set_grad_enabled(changed and torch.is_grad_enabled()),
-            torch.random.fork_rng(enabled=module.training and not changed),  # dropout draws as ever
-            listener,
-        ):
+        with replaying(module.training, changed=changed), listener:
             replayed = forward(query, key, value, **{**given, "need_weights": False})
         heard.add(module)
         return replayed if changed else output
@@ -120,24 +77,34 @@ def _complete(
     module: nn.MultiheadAttention, call: AttentionCall, key_padding_mask: Tensor | None, kind: Kind
 ) -> AttentionCall:
     positions = None if kind == "self" else torch.arange(call.query.shape[2], device=call.query.device)
-    call = replace(call, query_positions=positions, output_weight=module.out_proj.weight.detach())
+    call = replace(call, query_positions=positions, output_weight=module.out_proj.weight)
     if key_padding_mask is None:
         return call
     real = ~key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask == 0
     real = real.reshape(-1, real.shape[-1])
-    return replace(call, real_keys=real, real_queries=real if kind == "self" else None)
+    added = call.key.shape[2] - real.shape[1]  # add_bias_kv and add_zero_attn append keys of their own
+    return replace(call, real_keys=F.pad(real, (0, added), value=True), real_queries=real if kind == "self" else None)
 
 
-def _encoder_layer(
-    module: nn.TransformerEncoderLayer, forward: Callable[..., Any], heard: set[nn.Module]
-) -> Callable[..., Any]:
+def _encoder(module: nn.TransformerEncoder, forward: Forward) -> Forward:
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if intervenes(module):  # a mode keeps rows of different length from being nested
+            with Listener(module):
+                return forward(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            return forward(*args, **kwargs)
+
+    return watched
+
+
+def _encoder_layer(module: nn.TransformerEncoderLayer, heard: set[nn.Module], forward: Forward) -> Forward:
     def watched(
         src: Tensor,
         src_mask: Tensor | None = None,
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Any:
-        if intervenes(module):  # a mode above switches the fast path off: the attention module is called
+        if intervenes(module):  # a mode switches the fast path off: the attention module is called
             with Listener(module):
                 return forward(src, src_mask, src_key_padding_mask, is_causal)
         heard.discard(module.self_attn)

@@ -4,195 +4,194 @@ A step is the sampler's own number where there is one, else the count of forward
 place where attention is computed, numbered in the order places first run; self- and cross-attention are numbered apart.
 """
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from jaxtyping import Bool, Int
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sinklens.attention import huggingface, torch_modules
 from sinklens.attention.call import AttentionCall, Site
 from sinklens.attention.clock import StepNumber, current_step
 from sinklens.attention.listen import Listener
-from sinklens.attention.seam import Kind
-from sinklens.errors import UsageError
-
-# Arguments of a model's forward that say which positions are real (or, True: which are padding).
-_REAL = ("attention_mask", "decoder_attention_mask", "encoder_attention_mask")
-_PADDING = ("src_key_padding_mask", "key_padding_mask")
+from sinklens.attention.padding import PaddingNotes, fits, real_positions, sequence_length
+from sinklens.attention.seam import Kind, recomputing
+from sinklens.attention.wrapping import Forward, wrapped
+from sinklens.errors import ObservationError, UsageError
 
 
 class Watch:
     """Counts the forwards of one model, numbers its layers, and knows the padding of the forward under way."""
 
-    def __init__(self, model: nn.Module, *, attention_mask: Int[Tensor, "batch key"] | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        attention_mask: Tensor | None = None,
+    ) -> None:
         if attention_mask is not None and attention_mask.dim() != 2:
             raise UsageError(
                 f"attention_mask has shape {tuple(attention_mask.shape)}; expected [batch, key], 1 for real tokens"
             )
         self.model = model
         self.forwards = 0
+        self.calls = 0
         self.on_end: Callable[[], None] | None = None  # called after every forward
         self._names = {module: name for name, module in model.named_modules()}
         self._given = None if attention_mask is None else attention_mask.bool()
-        self._masks: dict[str, Tensor] = {}
-        self._depth = 0  # of nested calls of the model itself
+        self._given_fits = False  # some call was of its sequence
+        self._longest = ("", 0, 0)  # what was looked at last, for a mask that does not fit: module, rows, length
+        self._notes = PaddingNotes(model)
+        self._running = False  # the model itself is
         self._open = False  # a forward is under way, begun by the model or by a part of it called alone
-        self._calls: Counter[tuple[nn.Module, Kind]] = Counter()
+        self._seen: Counter[tuple[nn.Module, Kind]] = Counter()
         self._layers: dict[Kind, dict[tuple[nn.Module, int], int]] = {"self": {}, "cross": {}}
 
     @contextmanager
     def doors(self) -> Iterator[None]:
         """All three doors into the model, open until the context closes."""
+        _refuse_compiled(self.model)
         with ExitStack() as stack:
             stack.enter_context(huggingface.routed(self.model))
-            stack.enter_context(torch_modules.overheard(self.model, self._around))
-            stack.enter_context(_listening(self.model))
-            if not isinstance(self.model, torch_modules.WATCHED):  # those tell through _around
-                before = self.model.register_forward_pre_hook(self._begins, prepend=True, with_kwargs=True)
+            stack.enter_context(self._notes.taken())
+            if isinstance(self.model, nn.TransformerEncoderLayer):  # a hook would switch its fast path off
+                stack.enter_context(wrapped(self._counted(torch_modules.wrappers(self.model))))
+            else:
+                stack.enter_context(wrapped(torch_modules.wrappers(self.model)))
+                before = self.model.register_forward_pre_hook(lambda *_: self._begins(), prepend=True)
                 stack.callback(before.remove)
                 after = self.model.register_forward_hook(lambda *_: self._ends(), always_call=True)
                 stack.callback(after.remove)
+            stack.enter_context(wrapped(_listeners(self.model)))
             yield
             self._close()
 
-    def _around(self, model: nn.Module, forward: Callable[[], Any]) -> Any:
-        self._begins(model, (), {})
-        try:
-            return forward()
-        finally:
-            self._ends()
+    def _counted(
+        self, makers: dict[nn.Module, Callable[[Forward], Forward]]
+    ) -> dict[nn.Module, Callable[[Forward], Forward]]:
+        make = makers[self.model]
 
-    def _begins(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._depth == 0:
-            self._start()
-            self._masks = _padding_arguments(model, args, kwargs)
-        self._depth += 1
+        def counted(forward: Forward) -> Forward:
+            inner = make(forward)
+
+            def run(*args: Any, **kwargs: Any) -> Any:
+                self._begins()
+                try:
+                    return inner(*args, **kwargs)
+                finally:
+                    self._ends()
+
+            return run
+
+        return {**makers, self.model: counted}
+
+    def _begins(self) -> None:
+        # The model does not run inside itself: if it seems to, an interrupt has kept it from ending.
+        self._notes.forget()
+        self._start()
+        self._running = True
 
     def _ends(self) -> None:
-        self._depth = max(0, self._depth - 1)
-        if self._depth == 0:
-            self._close()
+        self._running = False
+        self._close()
 
     def _start(self) -> None:
         self._close()
         self._open = True
-        self._calls.clear()
-        self._masks = {}
+        self._seen.clear()
         self.forwards += 1
 
     def _close(self) -> None:
         if self._open and self.on_end is not None:
             self.on_end()
         self._open = False
+        if self._given is not None and self.calls and not self._given_fits:
+            given, self._given = self._given, None
+            raise UsageError(
+                f"attention_mask has shape {tuple(given.shape)}; the sequence of {self._longest[0]} is "
+                f"{self._longest[1]} x {self._longest[2]}"
+            )
 
     def describe(self, call: AttentionCall, owner: nn.Module, kind: Kind) -> AttentionCall:
         """The call with its site and padding."""
         place = (owner, kind)
-        if self._depth == 0 and (not self._open or self._calls[place]):
+        alone = not self._open or (self._seen[place] and not self._running)
+        if alone and not recomputing():
             self._start()  # a part of the model was called by itself
         layers = self._layers[kind]
-        layer = layers.setdefault((owner, self._calls[place]), len(layers))
-        self._calls[place] += 1
-        name = self._names.get(owner, "")
-        site = Site(step=self.step(), layer=layer, module=name, kind=kind)
-        real_keys, real_queries = self._real(call, name, kind)
+        turn = 0 if recomputing() else self._seen[place]
+        layer = layers.setdefault((owner, turn), len(layers))
+        self._seen[place] += 1
+        self.calls += 1
+        site = Site(step=self.step(), layer=layer, module=self._names.get(owner, ""), kind=kind)
+        own = self._own_mask(call, site)
+        real_keys, real_queries = real_positions(call, kind, own, self._notes.other())
         return replace(call, site=site, real_keys=real_keys, real_queries=real_queries)
+
+    def _own_mask(self, call: AttentionCall, site: Site) -> Tensor | None:
+        """The padding of the sequence that looks: as given, grown by what was generated, or from the model's call."""
+        if self._given is None or site.kind == "cross":
+            return self._notes.own()
+        length = sequence_length(call)
+        self._longest = (site.module or "the model", call.query.shape[0], length)
+        grows = self._given_fits or current_step() is not None
+        mask = F.pad(self._given, (0, length - self._given.shape[1]), value=True) if grows else self._given
+        self._given_fits = self._given_fits or fits(mask, call, length)
+        return mask
 
     def step(self) -> StepNumber:
         """The sampler's step, or the count of forwards."""
         step = current_step()
-        return StepNumber(self.forwards - 1) if step is None else step
-
-    def _real(self, call: AttentionCall, name: str, kind: Kind) -> tuple[Tensor | None, Tensor | None]:
-        """Which keys and which queries are real; None: all, as far as is known."""
-        keys, queries = call.real_keys, call.real_queries
-        own = self._own_mask(name, kind)
-        looked_at = own
-        if kind == "cross":
-            looked_at = self._masks.get("encoder_attention_mask", self._masks.get("attention_mask"))
-        if keys is None and looked_at is not None:
-            keys = _at(looked_at, call.where_keys(), call)
-        if queries is None and own is not None:
-            queries = _at(own, call.where_queries(), call)
-        return keys, queries
+        return StepNumber(max(0, self.forwards - 1)) if step is None else step
 
     def canvas(self, call: AttentionCall) -> int | None:
-        """How wide the canvas is, where padding tells; a nested batch has lost its tail."""
+        """How wide the canvas is where the call has lost its tail: padding that a nested batch leaves out."""
         assert call.site is not None
-        mask = self._own_mask(call.site.module, call.site.kind)
-        return None if mask is None or call.site.kind == "cross" else mask.shape[1]
-
-    def _own_mask(self, name: str, kind: Kind) -> Tensor | None:
-        """The padding of the sequence that the queries belong to."""
-        if kind == "self" and self._given is not None:
-            return self._given
-        in_decoder = "decoder" in name.split(".")
-        return self._masks.get("decoder_attention_mask" if in_decoder else "attention_mask")
+        mask = self._notes.own()
+        if mask is None or call.real_keys is None or call.site.kind == "cross" or call.key_positions is not None:
+            return None
+        return mask.shape[1]
 
 
-def _at(
-    mask: Bool[Tensor, "rows position"], positions: Int[Tensor, " n"], call: AttentionCall
-) -> Bool[Tensor, "batch n"] | None:
-    """A mask over the canvas, read at some positions; positions it does not reach are real."""
-    rows = call.query.shape[0]
-    if mask.shape[0] < rows:  # of another batch
-        return None
-    mask = mask[:rows].to(positions.device)
-    real = mask[:, positions.clamp(max=mask.shape[1] - 1)]
-    return real | (positions >= mask.shape[1])
+def _refuse_compiled(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod"):
+            raise ObservationError(
+                f"{name or 'the model'} is compiled by torch.compile, where sinklens cannot look; observe the "
+                "module it was made from (its _orig_mod), uncompiled"
+            )
 
 
-def _padding_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Tensor]:
-    """The two-dimensional masks among the arguments of a forward, True for real positions, all-true ones left out."""
-    try:
-        given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
-    except TypeError:  # the model will complain in its own words
-        return {}
-    given = {**given, **given.get("kwargs", {})}
-    found = {}
-    for name in _REAL + _PADDING:
-        mask = given.get(name)
-        if isinstance(mask, Tensor) and mask.dim() == 2:
-            real = mask == 0 if name in _PADDING else mask != 0
-            if not bool(real.all()):
-                found["attention_mask" if name in _PADDING else name] = real
-    return found
-
-
-@contextmanager
-def _listening(model: nn.Module) -> Iterator[None]:
+def _listeners(model: nn.Module) -> dict[nn.Module, Callable[[Forward], Forward]]:
     """Listen inside every module whose attention may be its own affair: not torch's, not transformers', not ours."""
-    listeners: list[Listener] = []  # of the modules that are running, outermost first
 
-    def leave(*_: Any) -> None:
-        listeners.pop().__exit__(None, None, None)
+    def listening(module: nn.Module) -> Callable[[Forward], Forward]:
+        def make(forward: Forward) -> Forward:
+            def run(*args: Any, **kwargs: Any) -> Any:
+                with Listener(module):
+                    return forward(*args, **kwargs)
 
-    def enter(module: nn.Module, *_: Any) -> None:
-        listeners.append(Listener(module))
-        listeners[-1].__enter__()
+            return run
 
-    with ExitStack() as stack:
-        for module in model.modules():
-            if _may_call_attention(module):
-                stack.callback(module.register_forward_pre_hook(enter).remove)
-                stack.callback(module.register_forward_hook(leave, always_call=True).remove)
-        try:
-            yield
-        finally:
-            while listeners:  # an interrupt (Ctrl-C) runs no hooks
-                leave()
+        return make
+
+    own = [module for module in model.modules() if _may_call_attention(module)]
+    return {module: listening(module) for module in (*own, *_beside_the_interface(model))}
 
 
 def _may_call_attention(module: nn.Module) -> bool:
     home = type(module).__module__
     if home.startswith(("torch.nn.", "sinklens.models.")):
         return False
-    if not huggingface.uses_interface(module):
-        return True
-    can_set = getattr(type(module), "_can_set_attn_implementation", None)
-    return can_set is not None and not can_set()
+    return not huggingface.uses_interface(module)
+
+
+def _beside_the_interface(model: nn.Module) -> Iterator[nn.Module]:
+    """Attention modules of transformers models that do not dispatch on the interface (Falcon)."""
+    for module in model.modules():
+        can_set = getattr(type(module), "_can_set_attn_implementation", None)
+        if huggingface.uses_interface(module) and can_set is not None and not can_set():
+            yield from (part for part in module.modules() if "Attention" in type(part).__name__)

@@ -1,8 +1,8 @@
 """Attention masks as SDPA takes them, read a few query rows at a time.
 
 A mask is boolean (True: may be seen) or a float that is added to the logits, and broadcasts to
-[batch, head, query, key]. A float entry at or below half the lowest number of its type means "may not be seen": that is
-how models write minus infinity.
+[batch, head, query, key]. A float entry at or below HIDDEN means "may not be seen": that is how models write minus
+infinity, and nothing is left of a softmax weight that far down.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,13 @@ from torch import Tensor
 
 from sinklens.errors import UsageError
 
+HIDDEN = -9999.0  # the lowest number of any dtype, -1e9 and BERT's -10000 are all below
 AnyMask = Bool[Tensor, "..."] | Float[Tensor, "..."]
 
 
 def may_see(mask: AnyMask) -> Bool[Tensor, "..."]:
     """Which entries of a mask may be seen."""
-    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    return mask if mask.dtype == torch.bool else mask > HIDDEN
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -115,14 +115,25 @@ def received_of(
     if expected is None:
         expected = uniform(codes, groups=groups, heads=heads, keys=keys, mask=scores.mask, is_causal=scores.is_causal)
     name = resolve_impl(impl, scores.query.device)
+    with torch.autocast(scores.query.device.type, enabled=False):  # sums are float32, or finer
+        sums = _sums(name, scores, codes=codes, groups=groups, entropy=entropy, lse=lse)
+    return Received(sums=sums, uniform=expected, impl=name)
+
+
+def _sums(
+    name: str,
+    scores: Scores,
+    *,
+    codes: Int[Tensor, "batch query"],
+    groups: int,
+    entropy: bool,
+    lse: Float[Tensor, "batch head query"] | None,
+) -> Sums:
     if name == "triton":
         if find_spec("triton") is None:
             raise KernelError("impl='triton' needs the triton package; install it, or use impl='chunked' (any device)")
         from sinklens.kernels import triton as second_pass
 
-        sums = second_pass.received(scores, codes=codes, groups=groups, entropy=entropy, lse=lse)
-    elif name == "chunked":
-        sums = chunked.received(scores, codes=codes, groups=groups, entropy=entropy)
-    else:
-        sums = reference.received(scores, codes=codes, groups=groups, entropy=entropy)
-    return Received(sums=sums, uniform=expected, impl=name)
+        return second_pass.received(scores, codes=codes, groups=groups, entropy=entropy, lse=lse)
+    received = chunked.received if name == "chunked" else reference.received
+    return received(scores, codes=codes, groups=groups, entropy=entropy)

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from sinklens.errors import KernelError
+from sinklens.kernels.mask import HIDDEN
 from sinklens.kernels.scores import Scores
 from sinklens.kernels.sums import Sums
 
@@ -250,7 +251,7 @@ def _mask_arguments(
     wide = mask.expand(shape)
     if mask.dtype == torch.bool:
         return BOOL_MASK, wide.view(torch.uint8), wide.stride(), 0.0
-    return FLOAT_MASK, wide, wide.stride(), torch.finfo(mask.dtype).min / 2
+    return FLOAT_MASK, wide, wide.stride(), HIDDEN
 
 
 def _blocks(query: Tensor, *, masked: bool) -> dict[str, int]:
