@@ -41,3 +41,10 @@ def test_the_files_that_the_readme_names_exist() -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", README)
     assert targets
     assert all((ROOT / target).exists() for target in targets)
+
+
+def test_the_code_of_the_page_on_observing_runs() -> None:
+    """From the root of the repository, as the page says; one block after the other."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "observing.md").read_text(), flags=re.DOTALL)
+    assert len(blocks) == 2
+    run(sys.executable, "-W", "error", "-c", "\n".join(blocks), cwd=ROOT)

@@ -419,6 +419,6 @@ def test_cross_attention_alone_says_where_it_is() -> None:
 @pytest.mark.parametrize("sampler", [False, True])
 def test_a_group_that_only_a_diffusion_sampler_knows_says_so(llama: Any, sampler: bool) -> None:
     rule = {"masked": lambda step: step.masked}
-    with pytest.raises(sl.SinklensError, match=r"group 'masked' gave NoneType at step 0.*under a sampler"):  # noqa: SIM117
+    with pytest.raises(sl.SinklensError, match=r"group 'masked' gave NoneType at step 0.*under a diffusion sampler"):  # noqa: SIM117
         with torch.no_grad(), sl.observe(llama, groups=rule):
             llama.generate(ids(), max_new_tokens=2) if sampler else llama(ids())

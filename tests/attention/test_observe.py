@@ -163,12 +163,15 @@ def test_more_than_eight_groups_are_refused(golden: Path) -> None:
 def test_maps_beyond_the_limit_say_what_they_would_take(golden: Path) -> None:
     model = sl.load(golden / "llada")
     ids = vectors(golden, "llada")["input_ids"]
-    with pytest.raises(sl.SinklensError, match=r"take 0\.0 MiB.*2 x 24 x 24 floats a head.*raise map_bytes"):  # noqa: SIM117
+    with pytest.raises(sl.SinklensError, match=r"take 9,216 bytes.*2 x 24 x 24 floats a head.*raise map_bytes"):  # noqa: SIM117
         with torch.no_grad(), sl.observe(model, maps=[(0, 0), (0, 1)], map_bytes=4 * 2 * 24 * 24):
             model(ids)
 
 
-@pytest.mark.parametrize(("place", "message"), [((0, 9), "head 9 of layer 0, which has 4"), ((7, 0), "layer 7;")])
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [((0, 9), "layer 0, head 9; the model has 3 layers of 4"), ((7, 0), "layer 7, head 0; the model has")],
+)
 def test_maps_that_do_not_exist_are_refused(golden: Path, place: tuple[int, int], message: str) -> None:
     model = sl.load(golden / "llada")
     with pytest.raises(sl.SinklensError, match=message), torch.no_grad(), sl.observe(model, maps=[place]):
@@ -235,6 +238,9 @@ for misuse in (
     lambda: sl.observe(module, impl="fast"),
     lambda: sl.observe(module, attention_mask=torch.ones(3)),
     lambda: sl.intervene(module, 3),
+    lambda: sl.observe(module, groups=["masked"]),
+    lambda: sl.observe(module, groups={"a": [True, False]}),
+    lambda: sl.observe(module, maps=[3]),
 ):
     try:
         with misuse():
@@ -253,6 +259,30 @@ def test_misuse_is_refused_in_words() -> None:
     assert words[2].startswith("unknown impl 'fast'; expected one of 'auto'")
     assert words[3].startswith("attention_mask has shape (3,); expected [batch, key]")
     assert words[4].startswith("intervention is 3; expected a function AttentionCall -> AttentionCall")
+    assert words[5].startswith("groups is ['masked']; expected {name: mask or function of the step}")
+    assert words[6].startswith("group 'a' is a list; expected a boolean tensor [batch, query] or a function")
+    assert words[7].startswith("maps is [3]; expected (layer, head) pairs")
+
+
+@pytest.mark.parametrize(
+    ("place", "message"), [((0, 9), "head 9 of layer 0, which has 4"), ((7, 0), "asks for layer 7;")]
+)
+def test_maps_that_another_model_does_not_have_are_noticed(place: tuple[int, int], message: str) -> None:
+    """A model that does not say how many it has: the head is noticed when it is reached, the layer at the end."""
+    from attention.zoo import rows
+
+    model = next(row for row in rows() if row.name == "llama").build("sdpa")
+    with pytest.raises(sl.SinklensError, match=message), torch.no_grad(), sl.observe(model, maps=[place]):
+        model(torch.ones(1, 4, dtype=torch.long))
+
+
+def test_what_was_seen_is_shown_in_a_line(golden: Path) -> None:
+    model = sl.load(golden / "llada")
+    with torch.no_grad(), sl.observe(model) as seen:
+        model(torch.ones(1, 4, dtype=torch.long))
+    assert repr(seen) == "Observation(1 forwards, 3 attention calls)"
+    assert repr(seen.steps[0]) == "StepObservation(step 0, 3 attention calls)"
+    assert "received [1, 4, 4], model, chunked" in repr(seen.calls[0]) or "sdpa" in repr(seen.calls[0])
 
 
 def test_a_sampler_announces_its_steps(golden: Path) -> None:

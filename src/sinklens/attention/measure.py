@@ -1,6 +1,6 @@
 """From one attention call to its numbers: attention received, uniform attention, norms, entropy, chosen maps."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -167,9 +167,9 @@ class Meter:
         self.mapped_bytes += 4 * len(heads) * batch * queries * place.width
         if self.mapped_bytes > self.wanted.map_bytes:
             raise ObservationError(
-                f"the maps asked for take {self.mapped_bytes / 2**20:,.1f} MiB by layer {site.layer} of step "
+                f"the maps asked for take {self.mapped_bytes:,} bytes by layer {site.layer} of step "
                 f"{int(site.step)} ({batch} x {queries} x {place.width} floats a head), over the limit of "
-                f"{self.wanted.map_bytes / 2**20:,.1f} MiB; ask for fewer maps, or raise map_bytes"
+                f"{self.wanted.map_bytes:,}; ask for fewer maps, or raise map_bytes"
             )
         index = torch.tensor(heads, device=call.query.device)
         mask = call.mask
@@ -204,10 +204,11 @@ def _members(
     """Which queries belong to a group: a mask over the queries, or over the canvas."""
     assert where is not None
     members = rule if isinstance(rule, Tensor) else rule(step)
-    if not isinstance(members, Tensor):
+    if not isinstance(members, Tensor) or members.is_floating_point():
+        kind = members.dtype if isinstance(members, Tensor) else type(members).__name__
         raise UsageError(
-            f"group {name!r} gave {type(members).__name__} at step {int(step)}; expected a boolean tensor [batch, "
-            "query] (step.masked and step.canvas are known under a sampler only)"
+            f"group {name!r} gave {kind} at step {int(step)}; expected a boolean tensor [batch, query] "
+            "(step.masked is known under a diffusion sampler only)"
         )
     members = members.to(device=codes.device, dtype=torch.bool)
     batch, queries = codes.shape
@@ -261,6 +262,31 @@ class _Canvas:
         return self.put(values)
 
 
-def check_groups(groups: Mapping[str, GroupRule]) -> None:
+def check_groups(groups: Mapping[str, GroupRule]) -> dict[str, GroupRule]:
+    """Groups as asked for, refused where they cannot be meant."""
+    if not isinstance(groups, Mapping):
+        raise UsageError(f"groups is {groups!r}; expected {{name: mask or function of the step}}")
     if len(groups) > MOST_GROUPS:
         raise UsageError(f"{len(groups)} query groups; at most {MOST_GROUPS} are accepted in one pass")
+    for name, rule in groups.items():
+        if not isinstance(rule, Tensor) and not callable(rule):
+            raise UsageError(
+                f"group {name!r} is a {type(rule).__name__}; expected a boolean tensor [batch, query] or a function "
+                "of the step"
+            )
+    return dict(groups)
+
+
+def check_maps(maps: Iterable[tuple[int, int]], model: object) -> frozenset[tuple[int, int]]:
+    """(layer, head) pairs; refused at once where the model says how many it has."""
+    try:
+        pairs = frozenset((int(layer), int(head)) for layer, head in maps)
+    except TypeError:
+        raise UsageError(f"maps is {maps!r}; expected (layer, head) pairs such as [(3, 1)]") from None
+    spec = getattr(model, "spec", None)
+    for layer, head in pairs:
+        if spec is not None and not (0 <= layer < spec.layers and 0 <= head < spec.heads):
+            raise UsageError(
+                f"maps asks for layer {layer}, head {head}; the model has {spec.layers} layers of {spec.heads} heads"
+            )
+    return pairs

@@ -21,6 +21,12 @@ _STACKED = (
     "output_norm",
 )
 
+_NORMS = "ask for it: observe(model, norms=True)"
+_CONTRIBUTION = (
+    "it needs observe(model, norms=True) and the output projection beside the attention, which some models (BERT) keep "
+    "elsewhere"
+)
+
 
 class Layers:
     """Self-attention of one forward, stacked over layers. Subclasses hold the records; every array is derived."""
@@ -80,21 +86,21 @@ class Layers:
 
     @property
     def key_norm(self) -> Float[Tensor, "layer batch kv_head key"]:
-        return self._stack("key_norm", "norms=True")
+        return self._stack("key_norm", _NORMS)
 
     @property
     def value_norm(self) -> Float[Tensor, "layer batch kv_head key"]:
-        return self._stack("value_norm", "norms=True")
+        return self._stack("value_norm", _NORMS)
 
     @property
     def contribution(self) -> Float[Tensor, "layer batch head key"]:
         """Received x norm of the value behind the head's output projection."""
-        return self._stack("contribution", "norms=True, on a model whose output projection is known")
+        return self._stack("contribution", _CONTRIBUTION)
 
     @property
     def entropy(self) -> Float[Tensor, "layer batch head query"]:
         """Entropy of every attention row, in nats."""
-        return self._stack("entropy", "entropy=True")
+        return self._stack("entropy", "ask for it: observe(model, entropy=True)")
 
     @property
     def maps(self) -> dict[tuple[int, int], Float[Tensor, "batch query key"]]:
@@ -111,7 +117,7 @@ class Layers:
     def _stack(self, name: str, needs: str | None = None) -> Tensor:
         values = [getattr(record, name) for record in self._records]
         if any(value is None for value in values):
-            raise ObservationError(f"{name} was not observed; it needs observe(model, {needs})")
+            raise ObservationError(f"{name} was not observed; {needs}")
         if name in ("expected", "viewers"):  # one head for all, except where masks differ between heads
             heads = max(value.shape[1] for value in values)
             values = [value.expand(-1, heads, -1) for value in values]
@@ -128,7 +134,7 @@ def _stacked(name: str, values: list[tuple[str, Tensor]]) -> Tensor:
     return torch.stack([value for _, value in values])
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class StepObservation(Layers):
     """One forward."""
 
@@ -147,8 +153,11 @@ class StepObservation(Layers):
     def hidden_norm(self) -> Float[Tensor, "layer batch query"]:
         """Norm of the hidden state after each block."""
         if not self.hidden:
-            raise ObservationError("hidden_norm was not observed; it needs observe(model, hidden_norms=True)")
+            raise ObservationError("hidden_norm was not observed; ask for it: observe(model, hidden_norms=True)")
         return _stacked("hidden_norm", list(self.hidden.items()))
+
+    def __repr__(self) -> str:
+        return f"StepObservation(step {self.step}, {len(self.calls)} attention calls)"
 
     def pack(self) -> None:
         """Bring the arrays to host memory, one copy for all layers of one kind and shape."""
@@ -168,7 +177,7 @@ class StepObservation(Layers):
         self.hidden = {name: value.cpu() for name, value in self.hidden.items()}
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Observation(Layers):
     """Everything one observer has seen. With one forward its arrays are here; with several, in `steps`."""
 
@@ -192,6 +201,9 @@ class Observation(Layers):
     @property
     def _records(self) -> list[Record]:
         return self._only()._records
+
+    def __repr__(self) -> str:
+        return f"Observation({len(self.steps)} forwards, {len(self.calls)} attention calls)"
 
     def _only(self) -> StepObservation:
         if not self.steps:

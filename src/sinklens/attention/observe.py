@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from sinklens.attention.call import AttentionCall
-from sinklens.attention.measure import GroupRule, Meter, Wanted, check_groups
+from sinklens.attention.measure import GroupRule, Meter, Wanted, check_groups, check_maps
 from sinklens.attention.observation import Observation, StepObservation
 from sinklens.attention.seam import Intervention, Kind, Seen, registered
 from sinklens.attention.watch import Watch
@@ -123,11 +123,9 @@ def observe(
     _check_model(model)
     choose("measure", measure, ("after", "before"))
     choose("impl", impl, IMPLS)
-    groups = dict(groups or {})
-    check_groups(groups)
     wanted = Wanted(
-        groups=groups,
-        maps=frozenset((int(layer), int(head)) for layer, head in maps),
+        groups=check_groups(groups or {}),
+        maps=check_maps(maps, model),
         map_bytes=map_bytes,
         norms=norms,
         entropy=entropy,

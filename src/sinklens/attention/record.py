@@ -9,7 +9,7 @@ from torch import Tensor
 from sinklens.attention.call import Site
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Record:
     """One attention call, measured. Keys are in canvas coordinates: a key that was evicted keeps its place, empty."""
 
@@ -27,6 +27,9 @@ class Record:
     value_norm: Float[Tensor, "batch kv_head key"] | None = None
     output_norm: Float[Tensor, "batch head key"] | None = None  # of v_j W_o of that head
     maps: Mapping[int, Float[Tensor, "batch query key"]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Record({self.site}, received {list(self.received.shape)}, {self.kernel}, {self.impl})"
 
     @property
     def received(self) -> Float[Tensor, "batch head key"]:
