@@ -285,6 +285,31 @@ def test_an_interrupt_caught_inside_the_context_spoils_nothing_after_it(llama: A
     assert row_sums(seen)[-2:] == [[12.0]] * 2
 
 
+def test_the_padding_of_an_interrupted_part_is_forgotten() -> None:
+    class Attention(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(x, x, x)
+
+    class Masked(Attention):
+        def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
+            raise KeyboardInterrupt
+
+    class Either(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.masked, self.plain = Masked(), Attention()
+
+        def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+            return self.plain(x) if mask is None else self.masked(x, mask)
+
+    model, x = Either(), torch.randn(2, 1, 12, 8)
+    with sl.observe(model) as seen:
+        with pytest.raises(KeyboardInterrupt):
+            model(x, right_padding())
+        model(x, None)
+    assert row_sums(seen) == [[12.0, 12.0]]
+
+
 def test_a_hook_that_fails_before_ours_does_not_unbalance_anything() -> None:
     class Attention(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

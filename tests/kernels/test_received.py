@@ -159,6 +159,26 @@ def test_an_empty_group_is_zero() -> None:
     torch.testing.assert_close(sums[0].sum(), torch.tensor(5.0))
 
 
+@pytest.mark.parametrize("impl", ["reference", "chunked", "triton"])
+@pytest.mark.parametrize("sink", [-200.0, 0.0, 200.0])
+def test_sink_logits_of_any_size_and_rows_that_see_nothing(impl: str, sink: float) -> None:
+    """A row that sees nothing gives nothing, to the null term neither; a huge null logit takes all of the others."""
+    if impl == "triton":
+        pytest.importorskip("triton")
+    device = "cuda" if impl == "triton" and torch.cuda.is_available() else "cpu"
+    query = torch.zeros(1, 2, 6, 16, device=device)
+    mask = torch.ones(6, 6, dtype=torch.bool, device=device)
+    mask[2] = False
+    sinks = torch.full((2,), sink, device=device)
+    result = attention_received(query, query, mask=mask, sink_logits=sinks, impl=impl, entropy=True)
+    share = 1 / (6 + np.exp(sink)) if sink < 100 else 0.0
+    torch.testing.assert_close(result.total.cpu(), torch.full((1, 2, 6), 5 * share), atol=1e-6, rtol=1e-5)
+    assert result.sums.null_mass is not None
+    torch.testing.assert_close(result.sums.null_mass.cpu(), torch.full((1, 2), 5 * (1 - 6 * share)), atol=1e-5, rtol=0)
+    assert result.sums.entropy is not None
+    assert not result.sums.entropy[:, :, 2].any()
+
+
 def test_auto_is_chunked_on_a_cpu() -> None:
     assert resolve_impl("auto", torch.device("cpu")) == "chunked"
 

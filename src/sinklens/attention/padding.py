@@ -45,7 +45,6 @@ class PaddingNotes:
             yield
 
     def _enter(self, module: nn.Module, places: dict[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._leave(module)  # no module runs inside itself: that is what an interrupt has left
         found: dict[str, Tensor | None] = {}
         for name, index in places.items():
             mask = kwargs.get(name, args[index] if index < len(args) else None)
@@ -62,7 +61,7 @@ class PaddingNotes:
                 return
 
     def forget(self) -> None:
-        """Before a forward of the whole model: nothing is running."""
+        """Before a forward of the whole model: nothing is running, whatever an interrupt has left."""
         self._running.clear()
 
     def own(self) -> Tensor | None:
