@@ -107,3 +107,18 @@ def test_the_documented_script_speaks_the_protocol(
     assert certificate["verdict"] == "agrees"
     assert [one["history"] for one in certificate["canvases"]] == [True] * 3
     assert certificate["versions"]["reference"]["transformers"] == "stub"
+
+
+def test_the_first_example_of_the_page_runs(process, tmp_path: Path) -> None:
+    (command,) = re.findall(r"^    sinklens (verify tests/.*)$", (ROOT / "docs" / "verify.md").read_text("utf-8"), re.M)
+    done = process(*(ROOT / part if part.startswith("tests/") else part for part in command.split()))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "agrees with the reference" in done.stdout
+    assert (tmp_path / "runs" / "verify-llada" / "certificate.json").exists()
+
+
+def test_pages_say_how_to_get_at_the_program_and_promise_nothing_that_is_not_there() -> None:
+    for name in ("models", "sampling", "verify", "cli", "bring-your-own"):
+        page = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+        assert page.count(". .venv/bin/activate") == 1, name
+        assert not re.search(r"shipped with the package|embedded model|\btraced\b|\btraces of\b", page), name

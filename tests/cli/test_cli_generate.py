@@ -2,13 +2,20 @@
 
 import json
 import re
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sinklens.cli.batches import generate_document
+from sinklens.cli.prompts import Prompt
 from sinklens.cli.samplers import SamplerOptions, build_sampler
+from sinklens.models.load import load
+from sinklens.sampling.llada import LLaDASampler
+
+REFERENCE = str(Path(__file__).parent / "reference_llada.py")
 
 
 def case(folder: Path, name: str) -> dict[str, Any]:
@@ -148,7 +155,7 @@ def test_ctrl_c_prints_and_writes_the_canvas_so_far(llada: Path, tmp_path: Path,
         out,
     )
     line = process.stderr.readline()  # two seconds into the run
-    assert line.startswith("step "), line
+    assert line.startswith("[1/2] step "), line
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -224,3 +231,94 @@ def test_a_terminal_sees_the_canvas_and_stdout_only_the_result(talking_llada: Pa
     assert "step" not in stdout and "\x1b" not in stdout and stdout.startswith("w")
     seen, again, _ = running_on_terminal("generate", talking_llada, "--prompt", "w5 w6 w7", "--length", 8, "--no-live")
     assert (seen, again) == ("", stdout)
+
+
+def test_masks_that_are_left_are_no_finished_row(sinklens, llada: Path, talking_llada: Path) -> None:
+    arguments = ["--prompt-ids", "125", "--prompt-ids", "7", "--length", 4]
+    done = sinklens("generate", llada, *arguments, "--json")
+    assert done.returncode == 0
+    first, second = json.loads(done.stdout)["results"]
+    assert first["ids"].count(125) == 1 and first["finished"] is False  # the prompt's mask took a slot
+    assert 125 not in second["ids"] and second["finished"] is True
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("warning: prompt 1 is not finished: 1 of 4 positions are still masked (masks in the prompt")
+    assert "░" in sinklens("generate", llada, *arguments).stdout.splitlines()[1]
+    assert "░" in sinklens("generate", talking_llada, *arguments).stdout.splitlines()[1]
+
+
+def test_masks_behind_an_early_end_are_no_news(mmada: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`stop_at_eos` leaves what stands behind the end of the turn as it is."""
+    found = case(mmada, "mmu_generate_fast_stop")
+    sampler = LLaDASampler(steps=16, length=16, block=4, stop_at_eos=True, eot_id=found["settings"]["eot_token"])
+    prompt = Prompt(ids=tuple(found["prompt_ids"][0]))
+    document = generate_document(load(mmada), [prompt], sampler, chat=False, batch=1, seed=None, live=False)
+    (row,) = document["results"]
+    assert row["ids"] == found["output_ids"][0][9:] and row["ids"].count(document["mask_id"]) == 8
+    assert row["finished"] is True and capsys.readouterr().err == ""
+
+
+def test_a_seed_that_torch_does_not_take(sinklens, llada: Path) -> None:
+    done = sinklens("generate", llada, "--prompt-ids", "1", "--seed", 2**70)
+    assert done.returncode == 2
+    assert done.stderr == f"error: seed is {2**70}; expected an integer from -2**63 to 2**64 - 1\n"
+    # The seed of the second batch counts too, before anything is loaded.
+    last = sinklens("generate", llada, "--prompt-ids", "1", "--prompt-ids", "2", "--seed", 2**64 - 1)
+    assert last.returncode == 2 and f"seed is {2**64}; expected" in last.stderr
+
+
+@pytest.mark.parametrize("command", [["generate", "--prompt-ids", "1"], ["verify", "--reference", REFERENCE]])
+def test_a_folder_that_cannot_be_written(sinklens, llada: Path, tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "file").touch()
+    where = tmp_path / "file" / "out"
+    done = sinklens(command[0], llada, *command[1:], "--to", where)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: cannot write to {where} (Not a directory); choose another folder")
+
+
+def test_no_length_is_called_so(sinklens, llada: Path, dream: Path) -> None:
+    for model in (llada, dream):
+        done = sinklens("generate", model, "--prompt-ids", "1", "--length", 0)
+        assert (done.returncode, done.stderr) == (2, "error: length is 0; expected an integer of at least 1\n")
+
+
+def test_a_model_that_does_not_speak_is_refused_before_its_weights_are_read(sinklens, tmp_path: Path) -> None:
+    from transformers import BertConfig
+
+    config = BertConfig(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
+    config.architectures = ["BertForMaskedLM"]
+    config.save_pretrained(tmp_path / "bert")  # and no weights
+    done = sinklens("generate", tmp_path / "bert", "--prompt-ids", "1")
+    assert done.returncode == 2
+    assert "('bert') is neither causal nor a masked diffusion model" in done.stderr
+    assert "so it cannot be generated from; choose another model" in done.stderr
+    assert json.loads(sinklens("models", tmp_path / "bert", "--json").stdout)["sampler"] is None
+
+
+def test_a_warning_is_one_line(process, llada: Path, tmp_path: Path) -> None:
+    short = tmp_path / "short"
+    shutil.copytree(llada, short)
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps({**config, "max_sequence_length": 8}))
+    done = process("generate", short, "--prompt-ids", "1,2,3", "--length", 8)
+    assert done.returncode == 0
+    assert re.fullmatch(r"warning: 11 positions; the config of this llada model promises 8: .*\n", done.stderr)
+
+
+def test_a_log_gets_no_progress_bars(process, tiny_llama: Path) -> None:
+    quiet = process("generate", tiny_llama, "--prompt", "w5", "--length", 4)
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+
+
+def test_api_words_stay_out_of_messages(sinklens, llada: Path, dream: Path) -> None:
+    for model, options in ((dream, ["--top-p", "2"]), (llada, ["--dtype", "int8"]), (llada, ["--device", "cuda:99"])):
+        done = sinklens("generate", model, "--prompt-ids", "1", *options)
+        assert done.returncode == 2, done.stderr
+        assert "None" not in done.stderr and "=" not in done.stderr
+
+
+def test_a_terminal_is_told_which_prompt_runs(talking_llada: Path, running_on_terminal) -> None:
+    prompts = [part for word in ("w5", "w6", "w7") for part in ("--prompt", word)]
+    seen, _, _ = running_on_terminal("generate", talking_llada, *prompts, "--length", 4)
+    assert "[1/3] step 4/4" in seen and "[3/3] step 4/4" in seen
+    seen, _, _ = running_on_terminal("generate", talking_llada, *prompts, "--length", 4, "--batch", 2)
+    assert "[1-2/3] step 4/4" in seen and "[3/3] step 4/4" in seen

@@ -70,3 +70,18 @@ def test_a_long_run_gets_a_bar_on_a_terminal() -> None:
     display.show([[1]], step=5, steps=9)
     display.close()
     assert "step 5/9" in screen.getvalue()
+
+
+def test_the_label_says_which_prompt_runs_and_a_new_one_starts_afresh() -> None:
+    now, lines = [3.0], StringIO()
+    count = CountDisplay(Console(file=lines, width=40), clock=lambda: now[0])
+    now[0] = 6.0
+    count.show([[1]], step=3, steps=9, label="[1/2] ")
+    assert lines.getvalue() == "[1/2] step 3/9\n"
+    screen = StringIO()
+    display = CanvasDisplay(Console(file=screen, force_terminal=True, width=40), mask_id=MASK, decode=None)
+    display.show([[1, 2]], step=2, steps=2, label="[1/2] ")
+    display.show([[3, 4]], step=2, steps=2, label="[2/2] ")
+    display.close()
+    frame = screen.getvalue().rpartition("[2/2] step 2/2")[2]
+    assert "\x1b[1;32m3" in frame  # new, though the same place held a token in the prompt before

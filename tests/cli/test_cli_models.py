@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+from sinklens.cli.models import _size
 from sinklens.models.catalog import KNOWN
 
 
@@ -85,12 +86,51 @@ def test_a_model_in_the_hub_cache_is_read_there(process, llada: Path, tmp_path: 
 
 def test_what_cannot_be_described(process, tmp_path: Path) -> None:
     unknown = process("models", "tiny-lada", "--json")
-    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert (unknown.returncode, unknown.stdout) == (2, "")
     assert "unknown model 'tiny-lada'; expected a checkpoint folder, a hub id" in unknown.stderr
     offline = process("models", "nobody/nothing")
     assert offline.returncode == 1
-    assert "nobody/nothing is no folder here and its config cannot be downloaded" in offline.stderr
+    assert offline.stderr == (
+        "error: nobody/nothing is no folder here, not in the local cache, and the hub cannot be reached "
+        "(HF_HUB_OFFLINE is set); check the network, or give a folder\n"
+    )
     (tmp_path / "config.json").write_text('{"model_type": "own", "auto_map": {"AutoModel": "a.B"}}')
     custom = process("models", tmp_path)
     assert custom.returncode == 1
     assert "names code of its own (auto_map), which is not run to describe a model" in custom.stderr
+
+
+def test_damaged_weights_are_an_error_and_pickles_are_named(sinklens, llada: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(llada, folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    done = sinklens("models", folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot be read as safetensors" in done.stderr and "truncated: download it again" in done.stderr
+    weights.rename(folder / "pytorch_model.bin")
+    assert "weights            pytorch_model.bin (pickle, not loaded)" in sinklens("models", folder).stdout
+    found = json.loads(sinklens("models", folder, "--json").stdout)
+    assert (found["weights"], found["pickles"]) == (None, ["pytorch_model.bin"])
+
+
+def test_sizes_are_in_units_that_can_be_read(sinklens, llada: Path) -> None:
+    assert "weights            0.669 MB in F32" in sinklens("models", llada).stdout
+    assert [_size(count) for count in (40, 99_999, 100_000, 53_000_000, 16_031_162_368)] == [
+        "0.04 kB",
+        "100 kB",
+        "0.1 MB",
+        "53 MB",
+        "16 GB",
+    ]
+
+
+def test_a_name_that_is_none_is_misuse(sinklens) -> None:
+    for name, message in (
+        ("./none", "no folder ./none"),
+        ("a/b/c", "no folder a/b/c"),
+        ("", "the model name is empty"),
+    ):
+        done = sinklens("models", name)
+        assert done.returncode == 2 and done.stderr.startswith(f"error: {message}")
+        assert sinklens("generate", name, "--prompt-ids", "1").stderr == done.stderr

@@ -94,7 +94,7 @@ def test_a_bug_is_called_unexpected_and_points_to_debug(
     with pytest.raises(SystemExit) as end:
         main(["generate", str(llada), "--prompt-ids", "1"])
     assert end.value.code == 1
-    assert capsys.readouterr().err == "unexpected error: RuntimeError: boom\n`sinklens --debug ...` shows where\n"
+    assert capsys.readouterr().err == "unexpected error: RuntimeError: boom\n`--debug` shows where\n"
 
 
 def test_a_reader_that_has_gone_is_no_bug(running) -> None:
@@ -104,3 +104,18 @@ def test_a_reader_that_has_gone_is_no_bug(running) -> None:
     os.close(writer)
     _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr) == (1, "")
+
+
+def test_debug_may_stand_behind_the_command(sinklens, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for command in (["generate", "--prompt-ids", "1"], ["models"]):
+        done = sinklens(command[0], tmp_path / "empty", *command[1:], "--debug")
+        assert done.returncode == 1
+        assert "Traceback" in done.stderr and "error: " in done.stderr.splitlines()[-1]
+    assert "Traceback" not in sinklens("models", tmp_path / "empty").stderr
+
+
+@pytest.mark.parametrize("command", [[], ["generate"], ["models"], ["verify"]])
+def test_help_shows_flags_without_a_value_and_arguments_without_braces(sinklens, command: list[str]) -> None:
+    done = sinklens(*command, "--help")
+    assert done.returncode == 0 and "<bool>" not in done.stdout and "{" not in done.stdout

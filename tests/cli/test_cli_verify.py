@@ -123,7 +123,7 @@ def test_a_slow_script_is_stopped(llada: Path, tmp_path: Path) -> None:
 
 
 def test_a_python_that_is_not_there(llada: Path, tmp_path: Path) -> None:
-    with pytest.raises(VerificationError, match=r"cannot start nowhere/python: .*see --python"):
+    with pytest.raises(UsageError, match="no Python at nowhere/python; see --python"):
         verify(str(llada), Reference(script=STAND_IN, python="nowhere/python"), to=tmp_path / "out")
 
 
@@ -183,3 +183,16 @@ def test_the_reference_runs_in_its_own_python(llada: Path, tmp_path: Path) -> No
     wrapper.chmod(0o755)
     verify(str(llada), Reference(script=STAND_IN, python=str(wrapper)), to=tmp_path / "out")
     assert (tmp_path / "mark").exists()
+
+
+def test_canvases_that_differ_in_bfloat16_are_said_to_be_expected(llada: Path, tmp_path: Path) -> None:
+    script = changed(tmp_path, "proposal.gather(1, chosen)", "proposal.gather(1, chosen - 1)")
+    with pytest.raises(VerificationError, match=r"canvas0 differs .* \(expected in bfloat16: compare in float32\)$"):
+        verify(str(llada), Reference(script=script), to=tmp_path / "out", dtype="bfloat16")
+    with pytest.raises(VerificationError) as exact:
+        verify(str(llada), Reference(script=script), to=tmp_path / "out")
+    assert "expected in" not in str(exact.value)
+    rope = changed(tmp_path, 'theta = config["rope_theta"]', "theta = 10000.0")
+    with pytest.raises(VerificationError, match="logits differ") as wrong:  # which no rounding explains
+        verify(str(llada), Reference(script=rope), to=tmp_path / "out", dtype="bfloat16")
+    assert "expected in" not in str(wrong.value)

@@ -1,6 +1,7 @@
 """What a forward refuses, what it warns of, and what it leaves alone."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ def model(golden: Path):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
+        ([1, 2, 3], r"ids are a list; expected a tensor \[batch, query\], such as torch.tensor"),
         (torch.arange(5), r"ids have shape \[5\]; expected \[batch, query\]"),
         (torch.zeros(1, 5), "ids are torch.float32; expected integer token ids"),
         (torch.zeros(1, 5, dtype=torch.bool), "ids are torch.bool; expected integer token ids"),
@@ -26,7 +28,7 @@ def model(golden: Path):
         (torch.tensor([[-1, 5]]), "ids reach from -1 to 5"),
     ],
 )
-def test_ids_that_cannot_be(model, ids: torch.Tensor, message: str) -> None:
+def test_ids_that_cannot_be(model, ids: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         model(ids)
 
@@ -35,12 +37,14 @@ def test_ids_that_cannot_be(model, ids: torch.Tensor, message: str) -> None:
     ("mask", "message"),
     [
         (torch.ones(1, 4, dtype=torch.long), r"has shape \[1, 4\]; expected that of the ids, \[2, 5\]"),
-        (torch.ones(2, 5), "attention_mask .torch.float32. holds something else than 0 and 1"),
-        (torch.full((2, 5), 2), "holds something else than 0 and 1"),
+        (torch.full((2, 5), 0.5), r"attention_mask \(torch.float32\) holds values other than 0 and 1; expected 1 for"),
+        (torch.full((2, 5), torch.nan), "holds values other than 0 and 1"),
+        (torch.full((2, 5), 2), "holds values other than 0 and 1"),
+        ([[1] * 5] * 2, "attention_mask is a list; expected a tensor of the shape of the ids"),
         (torch.tensor([[1] * 5, [0] * 5]), "attention_mask is 0 all along row 1"),
     ],
 )
-def test_masks_that_cannot_be(model, mask: torch.Tensor, message: str) -> None:
+def test_masks_that_cannot_be(model, mask: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         model(torch.zeros(2, 5, dtype=torch.long), mask)
 
@@ -51,10 +55,12 @@ def test_positions_that_cannot_be(model, positions: torch.Tensor) -> None:
         model(torch.zeros(1, 5, dtype=torch.long), position_ids=positions)
 
 
-def test_boolean_masks_count(model) -> None:
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_masks_of_any_dtype_count(model, dtype: torch.dtype) -> None:
     ids, mask = torch.arange(6)[None], torch.tensor([[0, 1, 1, 1, 1, 1]])
     with torch.no_grad():
-        assert torch.equal(model(ids, mask.bool()), model(ids, mask))
+        assert torch.equal(model(ids, mask.to(dtype)), model(ids, mask))
+        assert torch.equal(model(ids, torch.ones(1, 6, dtype=dtype)), model(ids))
 
 
 @pytest.mark.parametrize("family", ["llada", "dream", "mmada"])

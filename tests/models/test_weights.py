@@ -118,7 +118,7 @@ def test_truncated_file(copied, kept: int) -> None:
 def test_mixed_dtypes_need_a_word(copied, rewritten) -> None:
     folder = copied("llada")
     rewritten(folder, lambda tensors: tensors.update({HEAD: tensors[HEAD].half()}))
-    with pytest.raises(ModelError, match=r"several dtypes \(F16, F32\); say which to use: dtype="):
+    with pytest.raises(ModelError, match=r"several dtypes \(F16, F32\); say which dtype to use"):
         load(folder)
     assert {p.dtype for p in load(folder, dtype="float32").parameters()} == {torch.float32}
 

@@ -156,7 +156,7 @@ def test_right_padding_is_refused() -> None:
     [
         ({"length": 0}, "length is 0; expected an integer of at least 1"),
         ({"length": 2, "temperature": -1.0}, "temperature is -1.0; expected a finite number of at least 0"),
-        ({"length": 2, "top_p": 0.0}, "top_p is 0.0; expected None or a number above 0 and at most 1"),
+        ({"length": 2, "top_p": 0.0}, "top_p is 0.0; expected a number above 0 and at most 1"),
     ],
 )
 def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:

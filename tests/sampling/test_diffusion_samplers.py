@@ -296,7 +296,7 @@ def test_a_model_without_a_mask_id_is_refused() -> None:
     [
         ("llada", {"logits_eos_inf": True}, "need eos_id, which neither"),
         ("llada", {"stop_at_eos": True}, "need eos_id, which neither"),
-        ("llada", {"confidence_eos_eot_inf": True, "eos_id": 1}, "need eot_id, .*; pass eot_id="),
+        ("llada", {"confidence_eos_eot_inf": True, "eos_id": 1}, "need eot_id, .*; set it in the sampler"),
         ("mmada", {"stop_at_eos": True}, "need eot_id, which neither"),
         (
             "llada",
@@ -323,7 +323,7 @@ SIZES = {"steps": 8, "length": 8, "block": 4}
         ({"steps": 7}, "steps 7 cannot be shared by 2 blocks .* choose a multiple of 2"),
         ({"temperature": -0.1}, "temperature is -0.1; expected a finite number of at least 0"),
         ({"cfg": float("nan")}, "cfg is nan; expected a finite number"),
-        ({"threshold": 0.0}, "threshold is 0.0; expected None or a number above 0 and at most 1"),
+        ({"threshold": 0.0}, "threshold is 0.0; expected a number above 0 and at most 1"),
         ({"remasking": "best"}, "unknown remasking 'best'; expected one of 'low_confidence', 'random'"),
         ({"remasking": "random", "threshold": 0.5}, "threshold compares confidences"),
     ],
@@ -338,7 +338,7 @@ def test_llada_settings_are_checked(changes: dict[str, Any], message: str) -> No
     [
         ({"steps": True}, "steps is True; expected an integer of at least 1"),
         ({"alg": "margin"}, "unknown alg 'margin'; expected one of 'origin', 'maskgit_plus'"),
-        ({"top_p": 1.1}, "top_p is 1.1; expected None or a number above 0"),
+        ({"top_p": 1.1}, "top_p is 1.1; expected a number above 0"),
         ({"top_k": 0}, "top_k is 0; expected an integer of at least 1"),
         ({"alg": "entropy", "alg_temp": -1.0}, "alg_temp is -1.0; expected a finite number of at least 0"),
         ({"alg_temp": 0.5}, "alg 'origin' has none; choose another alg"),

@@ -2,21 +2,25 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from recorded_runs import case
 from scripted_model import EOS, MASK, PAD, VOCAB, Letters, Scripted, always, random_logits
+from tiny_causal import tiny_causal
 from torch import Tensor
 
 from sinklens.attention.clock import current_step
 from sinklens.errors import UsageError
+from sinklens.models.load import wrap
 from sinklens.sampling.autoregressive import AutoregressiveSampler
 from sinklens.sampling.diffusion import DreamSampler, LLaDASampler
 from sinklens.sampling.generate import generate, steps
 from sinklens.sampling.prompt import read_prompt
+from sinklens.sampling.rng import draws_from
 from sinklens.sampling.step import Sampler, Step
 
 SAMPLER = LLaDASampler(steps=4, length=4, block=4)
@@ -87,7 +91,7 @@ def test_a_mask_of_ones_is_no_mask() -> None:
         ([1, VOCAB], None, "prompt id 16 is out of range; this model's ids go from 0 to 15"),
         ([-1, 2], None, "prompt id -1 is out of range"),
         ([[1, 2]], [[1, 1, 1]], r"attention_mask has shape \(1, 3\); expected the prompt's, \(1, 2\)"),
-        ([[1, 2]], [[2, 1]], "values other than 0 .padding. and 1 .real."),
+        ([[1, 2]], [[2, 1]], r"attention_mask \(torch.int64\) holds values other than 0 and 1; expected 1 for a token"),
         ([[1, 2], [3, 4]], [[1, 1], [0, 0]], "row is padding only .* at least one real id"),
         ([[1, 2], [3]], [[1, 1], [0, 1]], "rows of different length, .* pass one or the other"),
     ],
@@ -189,7 +193,7 @@ def test_without_a_seed_the_callers_generator_is_used() -> None:
 def test_a_seed_on_a_device_without_a_known_generator_is_refused() -> None:
     elsewhere = model()
     elsewhere.device = torch.device("meta")
-    with pytest.raises(UsageError, match="seed= works on 'cpu' and 'cuda' models, not on 'meta'"):
+    with pytest.raises(UsageError, match="a seed works on 'cpu' and 'cuda' models, not on 'meta'"):
         steps(elsewhere, [1, 2], WARM, seed=3)
 
 
@@ -242,3 +246,54 @@ def test_lengths_of_a_causal_run_are_not_those_of_the_prompt() -> None:
     out = generate(speaker, [EOS, EOS], AutoregressiveSampler(length=3))
     assert out.ids.tolist() == [[EOS, EOS, 4, EOS, PAD]]
     assert out.lengths.tolist() == [2]
+
+
+class Collected:
+    """A sampler that hands its steps over all at once."""
+
+    def __init__(self, steps: Any = None) -> None:
+        self.steps = steps
+
+    def run(self, model: Any, prompt: Tensor, attention_mask: Tensor | None = None) -> Any:
+        return list(LeftToRight(length=3).run(model, prompt)) if self.steps is None else self.steps
+
+
+def test_the_steps_of_a_sampler_may_be_any_iterable() -> None:
+    with torch.no_grad():  # the steps run when the list is made
+        assert generate(Scripted(always(0, 1, 2, EOS)), [9], Collected()).ids.tolist() == [[9, 1, 2, EOS]]
+    with pytest.raises(UsageError, match=r"Collected\.run returned a int; expected its steps: write it as a generator"):
+        generate(model(), [9], Collected(7))
+
+
+def test_a_transformers_model_as_it_is() -> None:
+    raw = tiny_causal("llama")
+    sampler = AutoregressiveSampler(length=3)
+    expected = generate(wrap(raw), [1, 2, 3], sampler).ids
+    assert torch.equal(generate(raw, [1, 2, 3], sampler).ids, expected)
+    assert torch.equal(list(steps(raw, [1, 2, 3], sampler))[-1].canvas, expected)
+    with pytest.raises(UsageError, match=r"no tokenizer; pass ids, or give it one \(models.load.wrap\)"):
+        generate(raw, "text", sampler)
+    with pytest.raises(UsageError, match=r"a Linear is no language model \(it has no spec, tokenizer, device\)"):
+        generate(torch.nn.Linear(2, 2), [1], sampler)
+
+
+@pytest.mark.parametrize("seed", [1.5, "a", True, 2**70, -(2**63) - 1])
+def test_seeds_that_torch_does_not_take(seed: Any) -> None:
+    with pytest.raises(UsageError, match=r"seed is .*; expected an integer from -2\*\*63 to 2\*\*64 - 1"):
+        draws_from(seed, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("seed", [2**64 - 1, -(2**63), np.int64(3)])
+def test_seeds_at_the_ends_of_the_range(seed: Any) -> None:
+    with draws_from(seed, torch.device("cpu"))():
+        torch.rand(1)
+
+
+def test_what_is_printed_has_shapes_in_place_of_tensors() -> None:
+    out = generate(model(tokenizer=Letters()), ["bcd", "ef", "g"], SAMPLER)
+    assert repr(out).startswith("Generation(ids=[3, 7], canvases=[5, 3, 7], steps=4, prompt_length=3, text=['")
+    assert repr(out).endswith("] and 1 more)") and "tensor" not in repr(out)
+    assert repr(replace(out, text=["x" * 100])).endswith(f"text=['{'x' * 59}…'])")
+    assert repr(replace(out, text=None)).endswith("text=None)")
+    first = next(steps(model(), [1, 2], SAMPLER))
+    assert repr(first) == "Step(index=0, canvas=[1, 6], committed=1, block=range(2, 6))"

@@ -4,6 +4,7 @@ The display is fed by a sampler that wraps the real one: `generate` runs it like
 yielded last is the canvas so far.
 """
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -25,8 +26,8 @@ from sinklens.sampling.step import Generation, Sampler, Step
 class Watched:
     """A sampler whose steps are shown as they come; `canvas` and `steps` tell how far it got."""
 
-    def __init__(self, sampler: Sampler, display: Display) -> None:
-        self._sampler, self._display = sampler, display
+    def __init__(self, sampler: Sampler, display: Display, label: str = "") -> None:
+        self._sampler, self._display, self._label = sampler, display, label
         self.length = int(getattr(sampler, "length", 0))
         self._expected = int(getattr(sampler, "steps", self.length))
         self.canvas: Tensor | None = None
@@ -41,7 +42,7 @@ class Watched:
         for step in self._sampler.run(model, prompt, attention_mask):
             self.canvas, self.steps = step.canvas, step.index + 1
             rows = step.canvas[:, prompt.shape[1] :].tolist()
-            self._display.show(rows, step=self.steps, steps=max(self.steps, self._expected))
+            self._display.show(rows, step=self.steps, steps=max(self.steps, self._expected), label=self._label)
             yield step
 
 
@@ -60,6 +61,7 @@ class Row:
     ids: list[int]  # generated; mask ids where an interrupted run left them
     length: int  # how many of them count: up to the end of the text, or those decided
     text: str | None  # None: no tokenizer
+    finished: bool  # False: interrupted, or positions are left that no step decided
 
 
 def generate_document(
@@ -78,17 +80,20 @@ def generate_document(
         outcome = run_batches(model, prompts, sampler, display, chat=chat, size=batch, seed=seed)
     finally:
         display.close()
-    return {
+    document = {
         "model": model.spec.source,
         "family": model.spec.family,
         "sampler": {"name": type(sampler).__name__, **asdict(sampler)},
         "seed": seed,
         "device": str(model.device),
         "dtype": _dtype_of(model),
+        "mask_id": model.spec.mask_id,
         "prompts": len(prompts),
         "interrupted": outcome.interrupted,
         "results": outcome.rows,
     }
+    warn_of_masks(document)
+    return document
 
 
 def encode(model: Loaded, prompt: Prompt, *, chat: bool) -> list[int]:
@@ -123,17 +128,17 @@ def run_batches(
     outcome = Outcome(rows=[])
     for number, start in enumerate(range(0, len(prompts), size)):
         batch, ids = prompts[start : start + size], encoded[start : start + size]
-        watched = Watched(sampler, display)
+        watched = Watched(sampler, display, _label(start, len(batch), len(prompts)))
         began = time.monotonic()
         try:
             # One seed for all would repeat the same draws in every batch.
             made = sinklens.generate(model, ids, watched, seed=None if seed is None else seed + number)
-            rows = _finished(made)
+            rows = _finished(model, made, sampler)
         except KeyboardInterrupt:
             outcome.interrupted = True
             rows = _so_far(model, watched, width=max(map(len, ids)), rows=len(batch))
         seconds = round(time.monotonic() - began, 3)
-        run = {"finished": not outcome.interrupted, "steps": watched.steps, "seconds": seconds}
+        run = {"steps": watched.steps, "seconds": seconds}
         for prompt, given, row in zip(batch, ids, rows, strict=True):
             outcome.rows.append({"prompt": prompt.text, "prompt_ids": given, **asdict(row), **run})
         if outcome.interrupted:
@@ -141,10 +146,45 @@ def run_batches(
     return outcome
 
 
-def _finished(made: Generation) -> list[Row]:
+def warn_of_masks(document: dict[str, Any]) -> None:
+    """Rows that ran to their end and still hold masks: on stderr, so that nobody takes them for whole."""
+    for number, row in enumerate(document["results"], 1):
+        left = row["ids"].count(document["mask_id"])
+        if not row["finished"] and not document["interrupted"]:
+            print(
+                f"warning: prompt {number} is not finished: {left} of {len(row['ids'])} positions are still masked "
+                "(masks in the prompt, or a proposed mask, used up their steps)",
+                file=sys.stderr,
+            )
+
+
+def _label(start: int, size: int, prompts: int) -> str:
+    """Which prompts run, where there are several: [2/5], or [3-4/5] at once."""
+    if prompts == 1:
+        return ""
+    return f"[{start + 1}/{prompts}] " if size == 1 else f"[{start + 1}-{start + size}/{prompts}] "
+
+
+def _finished(model: LanguageModel, made: Generation, sampler: Any) -> list[Row]:
     texts: Sequence[str | None] = made.text if made.text is not None else [None] * len(made.ids)
-    rows = zip(made.ids.tolist(), made.lengths.tolist(), texts, strict=True)
-    return [Row(ids=row[made.prompt_length :], length=length, text=text) for row, length, text in rows]
+    rows = []
+    for row, length, text in zip(made.ids.tolist(), made.lengths.tolist(), texts, strict=True):
+        ids = row[made.prompt_length :]
+        whole = not _undecided(model, ids, sampler)
+        shown = text if whole else _read_canvas(model, ids)
+        rows.append(Row(ids=ids, length=length, text=shown, finished=whole))
+    return rows
+
+
+def _undecided(model: LanguageModel, ids: list[int], sampler: Any) -> bool:
+    """Whether masks are left, other than those behind the end at which `stop_at_eos` stopped."""
+    if model.spec.mask_id is None:
+        return False
+    ends: set[int | None] = set()
+    if getattr(sampler, "stop_at_eos", False):
+        ends = {getattr(holder, name) for holder in (sampler, model.spec) for name in ("eos_id", "eot_id")}
+    end = next((place for place, token in enumerate(ids) if token in ends), len(ids))
+    return model.spec.mask_id in ids[:end]
 
 
 def _so_far(model: LanguageModel, watched: Watched, *, width: int, rows: int) -> list[Row]:
@@ -154,7 +194,7 @@ def _so_far(model: LanguageModel, watched: Watched, *, width: int, rows: int) ->
         generated = watched.canvas[:, width:].tolist()
     decided = [sum(token != model.spec.mask_id for token in row) for row in generated]
     return [
-        Row(ids=row, length=length, text=_read_canvas(model, row))
+        Row(ids=row, length=length, text=_read_canvas(model, row), finished=False)
         for row, length in zip(generated, decided, strict=True)
     ]
 

@@ -7,9 +7,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from sinklens.cli.samplers import sampler_name
-from sinklens.errors import ModelError
-from sinklens.models.catalog import DOWNLOADED, EMBEDDED, KNOWN, Located, locate
+from sinklens.cli.interrupts import import_heavy
+from sinklens.cli.samplers import SAMPLERS, sampler_name
+from sinklens.errors import ModelError, UsageError
+from sinklens.models.catalog import DOWNLOADED, EMBEDDED, KNOWN, Located, download, hub_reason, is_hub_id, locate
 
 
 def describe(name: str, *, revision: str | None = None) -> dict[str, Any]:
@@ -17,9 +18,10 @@ def describe(name: str, *, revision: str | None = None) -> dict[str, Any]:
     from sinklens.models.fields import Fields
 
     located, hub_id = _locate_without_weights(name, revision)
+    import_heavy()
     fields = Fields.of_folder(located.folder)
     spec, tokenizer = _read_spec(located, fields)
-    spoken = spec.mask_id is not None or spec.causal
+    spoken = spec.causal or spec.family in SAMPLERS
     return {
         "model": located.source,
         "folder": str(located.folder),
@@ -27,26 +29,29 @@ def describe(name: str, *, revision: str | None = None) -> dict[str, Any]:
         "tokenizer": None if tokenizer is None else type(tokenizer).__name__,
         "spec": asdict(spec),
         "weights": _measure(located.folder, hub_id, revision),
+        "pickles": _pickles(located.folder),
     }
+
+
+def refuse_what_cannot_speak(located: Located, fields: Any) -> None:
+    """Before weights are loaded: a transformers model is generated from when it is causal."""
+    family = str(fields.values.get("model_type"))
+    if family.lower() in SAMPLERS or "auto_map" in fields.values:
+        return
+    if not _on_meta(located, fields, None).causal:
+        raise UsageError(
+            f"{located.source} ({family!r}) is neither causal nor a masked diffusion model of a family known here "
+            f"({', '.join(SAMPLERS)}), so it cannot be generated from; choose another model"
+        )
 
 
 def _locate_without_weights(name: str, revision: str | None) -> tuple[Located, str | None]:
     """As `locate`, and the hub id where it is one; of a hub repository only small files are downloaded."""
-    if name in EMBEDDED or Path(name).expanduser().exists() or ("/" not in name and name not in KNOWN):
+    if name not in KNOWN and (name in EMBEDDED or Path(name).expanduser().exists() or not is_hub_id(name)):
         return locate(name, revision=revision), None
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
     hub_id = KNOWN[name].hub_id if name in KNOWN else name
     small = [pattern for pattern in DOWNLOADED if not pattern.endswith(".safetensors")]
-    try:
-        folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=small))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise ModelError(
-            f"{hub_id} is no folder here and its config cannot be downloaded from the hub "
-            f"({type(error).__name__}); check the name, the network and, for gated models, your login"
-        ) from error
-    return Located(folder=folder, source=f"{hub_id}@{folder.name}"), hub_id
+    return download(hub_id, revision, small), hub_id
 
 
 def _read_spec(located: Located, fields: Any) -> tuple[Any, Any]:
@@ -62,35 +67,51 @@ def _read_spec(located: Located, fields: Any) -> tuple[Any, Any]:
             f"{fields.path} names code of its own (auto_map), which is not run to describe a model; "
             "load it with trust_remote_code to see its spec"
         )
+    from sinklens.models.huggingface import folder_tokenizer
+
+    tokenizer = folder_tokenizer(located.folder, False)
+    return _on_meta(located, fields, tokenizer), tokenizer
+
+
+def _on_meta(located: Located, fields: Any, tokenizer: Any) -> Any:
+    """The spec of a transformers model, which is built without memory to read it."""
     import torch
     from transformers import AutoConfig
 
-    from sinklens.models.huggingface import auto_class, folder_tokenizer
+    from sinklens.models.huggingface import auto_class
     from sinklens.models.huggingface_spec import read_spec
 
     auto = auto_class(fields, False)
-    tokenizer = folder_tokenizer(located.folder, False)
     with torch.device("meta"):
         model = auto.from_config(AutoConfig.from_pretrained(str(located.folder), local_files_only=True))
-    return read_spec(model, tokenizer, located.source), tokenizer
+    return read_spec(model, tokenizer, located.source)
 
 
 def _measure(folder: Path, hub_id: str | None, revision: str | None) -> dict[str, Any] | None:
-    """Parameters and bytes by the headers of the files; None: there are no weights that could be loaded."""
-    from sinklens.models.weights import find_tensors
+    """Parameters and bytes by the headers of the files; None: no safetensors. Damaged ones are an error."""
+    from sinklens.models.weights import INDEX, SINGLE, find_tensors
 
+    if hub_id is None and not any((folder / name).is_file() for name in (INDEX, SINGLE)):
+        return None
     try:
         stored = [(tensor.dtype, tensor.shape) for tensor in find_tensors(folder).values()]
     except ModelError:
         if hub_id is None:
-            return None
-        remote = _hub_headers(hub_id, revision)
+            raise
+        remote = _hub_headers(hub_id, revision)  # only the small files are here
         if remote is None:
             return None
         stored = remote
     parameters = sum(prod(shape) for _, shape in stored)
     size = sum(prod(shape) * _bits(dtype) for dtype, shape in stored) // 8
     return {"parameters": parameters, "bytes": size, "dtypes": sorted({dtype for dtype, _ in stored})}
+
+
+def _pickles(folder: Path) -> list[str]:
+    """Weights that are there, but are not loaded: reading a pickle runs the code inside."""
+    from sinklens.models.weights import PICKLES
+
+    return sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
 
 
 def _hub_headers(hub_id: str, revision: str | None) -> list[tuple[str, tuple[int, ...]]] | None:
@@ -104,7 +125,7 @@ def _hub_headers(hub_id: str, revision: str | None) -> list[tuple[str, tuple[int
         return None
     except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
         raise ModelError(
-            f"the headers of {hub_id}'s weights cannot be read from the hub ({type(error).__name__}); check the network"
+            f"the headers of {hub_id}'s weights cannot be read from the hub ({hub_reason(error)}); check the network"
         ) from error
     return [(tensor.dtype, tuple(tensor.shape)) for file in files for tensor in file.tensors.values()]
 

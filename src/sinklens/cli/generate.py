@@ -7,12 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from sinklens.cli import options
+from sinklens.cli.interrupts import INTERRUPTED, import_heavy
 from sinklens.cli.prompts import collect_prompts
 from sinklens.cli.samplers import SAMPLERS, SamplerOptions, build_sampler
 from sinklens.errors import UsageError
+from sinklens.models.catalog import Located, locate
 
 RESULT = "result.json"
-INTERRUPTED = 130
 
 
 def generate(
@@ -29,7 +30,7 @@ def generate(
             help="One prompt a line, - for stdin; .jsonl: objects with prompt, prompt_ids or messages.",
         ),
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Put text into the model's chat format.")] = False,
+    chat: Annotated[bool, typer.Option("--chat", metavar="", help="Put text into the model's chat format.")] = False,
     length: options.Length = None,
     steps: options.Steps = None,
     block: options.Block = None,
@@ -45,7 +46,12 @@ def generate(
     logits_eos_inf: options.LogitsEosInf = None,
     confidence_eos_eot_inf: options.ConfidenceEosEotInf = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Seed of the first batch; the next one has seed + 1.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Seed of the first batch, 0 to 2^64 - 1; the next one has seed + 1. No effect at temperature 0, "
+            "unless remasking, alg or alg-temp draw.",
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="Prompts that run at once.")] = 1,
     device: options.Device = None,
@@ -54,12 +60,16 @@ def generate(
     trust_remote_code: options.TrustRemoteCode = False,
     to: Annotated[Path | None, typer.Option(metavar="DIR", help="Also write result.json into this folder.")] = None,
     json: options.Json = False,
-    no_live: Annotated[bool, typer.Option("--no-live", help="Do not draw the canvas while it fills.")] = False,
+    no_live: Annotated[
+        bool, typer.Option("--no-live", metavar="", help="Do not draw the canvas while it fills.")
+    ] = False,
+    debug: options.Debug = False,
 ) -> None:
     """Continue prompts, and watch the canvas fill in.
 
     The sampler follows from the model: LLaDA's for LLaDA and MMaDA, Dream's for Dream, token by token for
-    causal models. Ctrl-C prints what is there (masked positions as ░) and leaves with code 130.
+    causal models. Ctrl-C prints what is there (masked positions as ░; with --json, the document so far) and leaves
+    with code 130.
     """
     wanted = SamplerOptions(
         length=length,
@@ -79,18 +89,29 @@ def generate(
     )
     given = collect_prompts(prompt or [], prompt_ids or [], prompts)
     _refuse_used_folder(to)
-    # Settings are checked before gigabytes of weights are loaded.
-    sampler = build_sampler(_read_family(model, revision, code=trust_remote_code), wanted)
-    import sinklens
-    from sinklens.cli.batches import generate_document
+    from sinklens.cli.output import prepare_folder, quiet_unless_terminal
 
-    loaded = sinklens.load(
-        model,
-        device=device or _best_device(),
-        dtype=dtype,
-        revision=revision,
-        trust_remote_code=trust_remote_code,
-    )
+    with quiet_unless_terminal():
+        located = locate(model, revision=revision, code=trust_remote_code)
+    import_heavy()
+    from sinklens.cli.batches import generate_document
+    from sinklens.models.load import load
+    from sinklens.sampling.rng import read_seed
+
+    # Settings are checked before gigabytes of weights are loaded.
+    if seed is not None:
+        read_seed(seed + (len(given) - 1) // batch)
+    sampler = build_sampler(_read_family(located), wanted)
+    if to is not None:
+        prepare_folder(to)
+    with quiet_unless_terminal():
+        loaded = load(
+            model,
+            device=device or _best_device(),
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+        )
     document = generate_document(loaded, given, sampler, chat=chat, batch=batch, seed=seed, live=not no_live)
     _report(document, to=to, as_json=json)
 
@@ -103,13 +124,14 @@ def _refuse_used_folder(to: Path | None) -> None:
         raise UsageError(f"--to {to} is a file; give a folder")
 
 
-def _read_family(model: str, revision: str | None, *, code: bool) -> str:
-    """The family by config.json alone."""
-    from sinklens.models.catalog import locate
+def _read_family(located: Located) -> str:
+    """The family by config.json alone; a model that cannot be generated from is refused."""
+    from sinklens.cli.checkpoint import refuse_what_cannot_speak
     from sinklens.models.fields import Fields
 
-    folder = locate(model, revision=revision, code=code).folder
-    model_type = str(Fields.of_folder(folder).values.get("model_type"))
+    fields = Fields.of_folder(located.folder)
+    refuse_what_cannot_speak(located, fields)
+    model_type = str(fields.values.get("model_type"))
     return model_type.lower() if model_type.lower() in SAMPLERS else model_type
 
 
@@ -128,15 +150,18 @@ def _report(document: dict[str, Any], *, to: Path | None, as_json: bool) -> None
     if as_json:
         print_json(document)
     else:
-        _print_rows(document["results"], several=document["prompts"] > 1)
+        _print_rows(document["results"], several=document["prompts"] > 1, mask_id=document["mask_id"])
     if document["interrupted"]:
         where = f"; written to {to / RESULT}" if to is not None else ""
         print(f"interrupted: this is the canvas so far{where}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
 
 
-def _print_rows(rows: list[dict[str, Any]], *, several: bool) -> None:
+def _print_rows(rows: list[dict[str, Any]], *, several: bool, mask_id: int | None) -> None:
+    from sinklens.cli.live import MASK_BLOCK
+
     for number, row in enumerate(rows, 1):
         if several:
             print(f"[{number}]")
-        print(row["text"] if row["text"] is not None else " ".join(map(str, row["ids"])))
+        ids = " ".join(MASK_BLOCK if token == mask_id else str(token) for token in row["ids"])
+        print(ids if row["text"] is None else row["text"])

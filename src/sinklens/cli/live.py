@@ -28,8 +28,8 @@ MASK_BLOCK = "░"
 class Display(Protocol):
     """Shown one batch after the other, each step by step."""
 
-    def show(self, rows: Rows, *, step: int, steps: int) -> None:
-        """`rows`: the generated part of the canvas after `step` of `steps`."""
+    def show(self, rows: Rows, *, step: int, steps: int, label: str = "") -> None:
+        """`rows`: the generated part of the canvas after `step` of `steps`; `label`: which prompts these are."""
 
     def close(self) -> None: ...
 
@@ -69,15 +69,16 @@ class CanvasDisplay:
         self._mask_id, self._decode = mask_id, decode
         self._drawn: Rows | None = None
         self._drawn_at = float("-inf")
+        self._label = ""
 
-    def show(self, rows: Rows, *, step: int, steps: int) -> None:
+    def show(self, rows: Rows, *, step: int, steps: int, label: str = "") -> None:
         now = time.monotonic()
         if now - self._drawn_at < 1 / FRAMES and step < steps:
             return
-        before = None if step == 0 else self._drawn
+        before = self._drawn if label == self._label else None
         text = draw(rows, before, mask_id=self._mask_id, decode=self._decode)
-        self._live.update(Text.assemble((f"step {step}/{steps}\n", "dim"), text), refresh=True)
-        self._drawn, self._drawn_at = rows, now
+        self._live.update(Text.assemble((f"{label}step {step}/{steps}\n", "dim"), text), refresh=True)
+        self._drawn, self._drawn_at, self._label = rows, now, label
 
     def close(self) -> None:
         self._live.stop()
@@ -91,22 +92,23 @@ class CountDisplay:
         self._speak_at = clock() + PATIENCE
         self._bar: tuple[Progress, TaskID] | None = None
 
-    def show(self, rows: Rows, *, step: int, steps: int) -> None:
+    def show(self, rows: Rows, *, step: int, steps: int, label: str = "") -> None:
         if self._bar is not None:
             progress, task = self._bar
-            progress.update(task, completed=step, total=steps)
+            progress.update(task, completed=step, total=steps, description=label)
         elif self._clock() >= self._speak_at:
             if self._console.is_terminal:
-                self._bar = self._start_bar(step, steps)
+                self._bar = self._start_bar(step, steps, label)
             else:
-                self._console.print(f"step {step}/{steps}")
+                self._console.print(f"{label}step {step}/{steps}", markup=False)
                 self._speak_at = self._clock() + INTERVAL
 
-    def _start_bar(self, step: int, steps: int) -> tuple[Progress, TaskID]:
-        columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TimeElapsedColumn())
+    def _start_bar(self, step: int, steps: int, label: str) -> tuple[Progress, TaskID]:
+        step_column = TextColumn("{task.description}step {task.completed}/{task.total}", markup=False)
+        columns = (step_column, BarColumn(), TimeElapsedColumn())
         progress = Progress(*columns, console=self._console, transient=True)
         progress.start()
-        return progress, progress.add_task("", completed=step, total=steps)
+        return progress, progress.add_task(label, completed=step, total=steps)
 
     def close(self) -> None:
         if self._bar is not None:

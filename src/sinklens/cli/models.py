@@ -14,6 +14,7 @@ def models(
     *,
     revision: options.Revision = None,
     json: options.Json = False,
+    debug: options.Debug = False,
 ) -> None:
     """List known models, or describe one by its config and file headers, without loading weights."""
     from sinklens.cli.output import print_json
@@ -26,8 +27,10 @@ def models(
             _print_list(rows)
         return
     from sinklens.cli.checkpoint import describe
+    from sinklens.cli.output import quiet_unless_terminal
 
-    description = describe(model, revision=revision)
+    with quiet_unless_terminal():
+        description = describe(model, revision=revision)
     if json:
         print_json(description)
     else:
@@ -90,11 +93,23 @@ def _print_description(description: dict[str, Any]) -> None:
         "sampler": description["sampler"],
         "tokenizer": description["tokenizer"],
         "parameters": None if weights is None else weights["parameters"],
-        "weights": None if weights is None else f"{weights['bytes'] / 1e9:.3g} GB in {', '.join(weights['dtypes'])}",
+        "weights": _show_weights(weights, description["pickles"]),
     }
     width = max(map(len, lines))
     for name, value in lines.items():
         print(f"{name.ljust(width)}  {_show(value)}")
+
+
+def _show_weights(weights: dict[str, Any] | None, pickles: list[str]) -> str | None:
+    if weights is not None:
+        return f"{_size(weights['bytes'])} in {', '.join(weights['dtypes'])}"
+    return f"{', '.join(pickles)} (pickle, not loaded)" if pickles else None
+
+
+def _size(count: int) -> str:
+    """Bytes in the unit that keeps the number between 0.1 and 100, three digits of it."""
+    unit, name = next(((u, n) for u, n in ((1e9, "GB"), (1e6, "MB")) if count >= 0.1 * u), (1e3, "kB"))
+    return f"{count / unit:.3g} {name}"
 
 
 def _show(value: Any) -> str:

@@ -1,11 +1,24 @@
 """The options that commands share, each said once."""
 
+from contextvars import ContextVar
 from typing import Annotated
 
 import typer
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub id, or the name of an embedded model.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+debug_wanted: ContextVar[bool] = ContextVar("sinklens_debug", default=False)  # what this command line says
+
+
+def _want_debug(wanted: bool) -> bool:
+    """Before or behind the command: either sets it, neither unsets it."""
+    debug_wanted.set(wanted or debug_wanted.get())
+    return wanted
+
+
+Debug = Annotated[
+    bool, typer.Option("--debug", metavar="", callback=_want_debug, help="Show the traceback of an error.")
+]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub id, or a name from `sinklens models`.")]
+Json = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON document on stdout.")]
 Revision = Annotated[str | None, typer.Option(metavar="NAME", help="Branch, tag or commit of a hub model.")]
 Device = Annotated[
     str | None,
@@ -16,12 +29,13 @@ Device = Annotated[
     ),
 ]
 Dtype = Annotated[
-    str | None, typer.Option(metavar="NAME", help="float32, bfloat16 or float16.", show_default="as stored")
+    str | None, typer.Option(metavar="NAME", help="float32, bfloat16, float16 or float64.", show_default="as stored")
 ]
 TrustRemoteCode = Annotated[
     bool,
     typer.Option(
         "--trust-remote-code",
+        metavar="",
         help="Allow a model's own Python code to run (never needed for LLaDA, Dream, MMaDA).",
     ),
 ]
@@ -68,12 +82,12 @@ Threshold = Annotated[
 ]
 StopAtEos = Annotated[
     bool | None,
-    typer.Option("--stop-at-eos", help="Stop once the text has ended (LLaDA, MMaDA).", show_default=False),
+    typer.Option("--stop-at-eos", metavar="", help="Stop once the text has ended (LLaDA, MMaDA).", show_default=False),
 ]
 LogitsEosInf = Annotated[
-    bool | None, typer.Option("--logits-eos-inf", help="Never propose eos (LLaDA).", show_default=False)
+    bool | None, typer.Option("--logits-eos-inf", metavar="", help="Never propose eos (LLaDA).", show_default=False)
 ]
 ConfidenceEosEotInf = Annotated[
     bool | None,
-    typer.Option("--confidence-eos-eot-inf", help="Commit eos and eot last (LLaDA).", show_default=False),
+    typer.Option("--confidence-eos-eot-inf", metavar="", help="Commit eos and eot last (LLaDA).", show_default=False),
 ]

@@ -2,11 +2,14 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+
+from sinklens.errors import SinklensError
 
 
 def stderr_console() -> Console:
@@ -19,9 +22,52 @@ def print_json(document: Mapping[str, Any]) -> None:
     print(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))
 
 
+def prepare_folder(folder: Path) -> None:
+    """Make the folder of `--to` and try it, before any work is done for it."""
+    probe = folder / ".sinklens.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> SinklensError:
+    return SinklensError(f"cannot write to {path} ({error.strerror or error}); choose another folder with --to")
+
+
+@contextmanager
+def quiet_unless_terminal() -> Iterator[None]:
+    """The progress bars of transformers and the hub are for a terminal; in a log they are noise.
+
+    transformers is asked only where it is loaded already: it is large, and a name may still prove wrong.
+    """
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    if sys.stderr.isatty() or are_progress_bars_disabled():
+        yield
+        return
+    bars: Any = sys.modules.get("transformers.utils.logging")
+    disable, enable = (
+        (disable_progress_bars, enable_progress_bars)
+        if bars is None
+        else (bars.disable_progress_bar, bars.enable_progress_bar)  # those of the hub too
+    )
+    disable()
+    try:
+        yield
+    finally:
+        enable()
+
+
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Write under a temporary name, then rename: a reader finds the whole document or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n", "utf-8")
-    temporary.replace(path)
+    text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, "utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise _cannot_write(path.parent, error) from error

@@ -15,9 +15,20 @@ HEADER = """\
 
 <!-- Made by `python -m sinklens.cli.reference > docs/cli.md`; change the commands, not this page. -->
 
-Results go to stdout, progress and errors to stderr. `--json` prints exactly one JSON document on stdout, and
-nothing there when the command fails. `--to DIR` says where files go. Exit codes: 0 done, 1 failed, 2 misused,
-130 interrupted by Ctrl-C. `sinklens --debug COMMAND ...` shows the traceback of an error.
+After `make demo` or `make test` the program is `.venv/bin/sinklens`; `. .venv/bin/activate` puts it on the path.
+
+Results go to stdout, progress, warnings and errors to stderr. `--json` prints exactly one JSON document on stdout, and
+nothing there when the command fails. `--to DIR` says where files go. `--debug` shows the traceback of an error.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | failed: a broken checkpoint, no network, a reference that disagrees, ... |
+| 2 | misused: an unknown option, model name or setting, a file that is not there, ... |
+| 130 | interrupted by Ctrl-C; `generate` prints what is there, with `--json` a document whose `interrupted` is true |
+
+In the document of `generate`, `finished` is false for a row that was interrupted, or in which masks are left
+(`mask_id`); a warning on stderr tells of these.
 """
 
 

@@ -36,19 +36,24 @@ def verify(
         typer.Option(metavar="DIR", help="Where the certificate goes.", show_default="runs/verify-NAME"),
     ] = None,
     json: options.Json = False,
+    debug: options.Debug = False,
 ) -> None:
     """Compare a model with its original code, and certify the outcome.
 
     The script is run by its own Python in a subprocess; logits must agree within a stated tolerance, three
     generations token by token. Exit code 1 when they do not, with where they part first.
     """
-    from sinklens.cli.output import print_json
+    from sinklens.cli.interrupts import import_heavy
+    from sinklens.cli.output import print_json, quiet_unless_terminal
+
+    import_heavy()
     from sinklens.verification import Reference
     from sinklens.verification import verify as compare
 
     folder = to or Path("runs") / f"verify-{Path(model).name or Path(model).resolve().name}"
     asked = Reference(script=reference, python=python, model=reference_model, timeout=timeout)
-    certificate = compare(model, asked, to=folder, dtype=dtype, device=device, revision=revision)
+    with quiet_unless_terminal():
+        certificate = compare(model, asked, to=folder, dtype=dtype, device=device, revision=revision)
     if json:
         print_json(certificate)
         return

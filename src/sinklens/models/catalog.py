@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from sinklens.errors import ModelError
+from sinklens.errors import ModelError, SinklensError, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,13 @@ class Located:
 
 def locate(name: "str | os.PathLike[str]", *, revision: str | None = None, code: bool = False) -> Located:
     """The folder of a checkpoint; downloads it when `name` is a hub id. `code`: Python files too."""
+    if not isinstance(name, str | os.PathLike):
+        raise UsageError(
+            f"the model name is {name!r}; expected a folder, a hub id such as 'owner/name', or a known name"
+        )
     text = os.fspath(name)
+    if not text:
+        raise UsageError("the model name is empty; expected a folder, a hub id such as 'owner/name', or a known name")
     if isinstance(name, str) and name in EMBEDDED:
         _refuse_revision(text, revision)
         return Located(folder=ZOO / EMBEDDED[name], source=name)
@@ -94,32 +100,73 @@ def locate(name: "str | os.PathLike[str]", *, revision: str | None = None, code:
         _refuse_revision(text, revision)
         return Located(folder=path, source=text)
     if path.exists():
-        raise ModelError(f"{text} is a file; expected a checkpoint folder: give the one that holds config.json")
-    if isinstance(name, str) and _HUB_ID.fullmatch(text) and ".." not in text:
+        raise UsageError(f"{text} is a file; expected a checkpoint folder: give the one that holds config.json")
+    if isinstance(name, str) and is_hub_id(text):
         return _download(text, revision, code)
+    if not isinstance(name, str) or (("/" in text or text.startswith((".", "~"))) and "://" not in text):
+        raise UsageError(f"no folder {text}; expected a checkpoint folder: check the path")
     names = ", ".join((*EMBEDDED, *KNOWN))
-    raise ModelError(
+    raise UsageError(
         f"unknown model {text!r}; expected a checkpoint folder, a hub id such as 'owner/name', or one of {names}"
     )
 
 
+def is_hub_id(name: str) -> bool:
+    """Whether it is spelt like one: owner/name."""
+    return _HUB_ID.fullmatch(name) is not None and ".." not in name
+
+
 def _refuse_revision(name: str, revision: str | None) -> None:
     if revision is not None:
-        raise ModelError(f"revision={revision!r} is for hub ids; {name} is already on this machine: leave it out")
+        raise UsageError(f"revision {revision!r} is for hub ids; {name} is already on this machine: leave it out")
 
 
 def _download(hub_id: str, revision: str | None, code: bool) -> Located:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
     patterns = [*DOWNLOADED, "*.py"] if code else list(DOWNLOADED)
+    return download(hub_id, revision, patterns)
+
+
+def download(hub_id: str, revision: str | None, patterns: list[str]) -> Located:
+    """The files of a hub repository that fit `patterns`, from the cache or the hub."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
     try:
         folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        at = f" at revision {revision!r}" if revision else ""
-        raise ModelError(
-            f"{hub_id}{at} is no folder here and cannot be downloaded from the hub "
-            f"({type(error).__name__}: {error}); check the name, the network and, for gated models, your "
-            "login"
-        ) from error
+    except (HFValidationError, OSError) as error:  # what the hub itself answers is an OSError too
+        raise _unavailable(hub_id, revision, error) from error
     return Located(folder=folder, source=f"{hub_id}@{folder.name}")  # a snapshot is named after its commit
+
+
+def _unavailable(hub_id: str, revision: str | None, error: Exception) -> SinklensError:
+    """One line on why a hub repository cannot be had: a name that is not there is misuse, the rest a failure."""
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    at = f" at revision {revision!r}" if revision else ""
+    if isinstance(error, GatedRepoError):
+        return ModelError(f"{hub_id} is gated on the hub; ask for access on its page, then log in (hf auth login)")
+    if isinstance(error, RepositoryNotFoundError):
+        return UsageError(
+            f"{hub_id} is no folder here, and the hub has no such model, or it is private; check the name"
+        )
+    if isinstance(error, LocalEntryNotFoundError):
+        return ModelError(
+            f"{hub_id}{at} is no folder here, not in the local cache, and the hub cannot be reached "
+            f"({hub_reason(error)}); check the network, or give a folder"
+        )
+    return ModelError(
+        f"{hub_id}{at} is no folder here and cannot be downloaded from the hub ({hub_reason(error)}); check the "
+        "name, the revision and the network"
+    )
+
+
+def hub_reason(error: BaseException) -> str:
+    """What is at the root of an error of the hub's library: the first line of its innermost cause."""
+    seen = [error]
+    while (cause := seen[-1].__cause__ or seen[-1].__context__) is not None and cause not in seen:
+        seen.append(cause)
+    innermost = seen[-1]
+    if "OfflineMode" in type(innermost).__name__ or "offline mode" in str(innermost).lower():
+        return "HF_HUB_OFFLINE is set"
+    said = innermost.strerror if isinstance(innermost, OSError) else None
+    return (said or str(innermost).strip() or type(innermost).__name__).splitlines()[0]

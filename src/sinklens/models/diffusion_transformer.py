@@ -39,9 +39,9 @@ class DiffusionTransformer(nn.Module):
     def device(self) -> torch.device:
         return self.embed.weight.device
 
-    # What comes from callers is annotated as any tensor, because it is checked here, with a message.
+    # What comes from callers is annotated as anything, because it is checked here, with a message.
     def forward(
-        self, ids: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None
+        self, ids: Any, attention_mask: Any = None, position_ids: Tensor | None = None
     ) -> Float[Tensor, "batch query vocab"]:
         """Logits of integer ids [batch, query]; attention_mask, of the same shape, is 0 at padding."""
         check_ids(ids, self.shape.rows)

@@ -17,7 +17,7 @@ from sinklens.errors import ModelError, UsageError
 from sinklens.models.fields import Fields
 from sinklens.models.huggingface_spec import read_spec
 from sinklens.models.inputs import check_ids, check_length, positions_of, real_tokens
-from sinklens.models.language_model import Messages
+from sinklens.models.language_model import MEMBERS, Messages
 
 
 class HuggingFaceModel(nn.Module):
@@ -35,8 +35,8 @@ class HuggingFaceModel(nn.Module):
         found: torch.device = self.model.device
         return found
 
-    # What comes from callers is annotated as any tensor, because it is checked here, with a message.
-    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Float[Tensor, "batch query vocab"]:
+    # What comes from callers is annotated as anything, because it is checked here, with a message.
+    def forward(self, ids: Any, attention_mask: Any = None) -> Float[Tensor, "batch query vocab"]:
         """Logits of integer ids [batch, query]; attention_mask, of the same shape, is 0 at padding."""
         arguments = self._arguments(ids, attention_mask, past=0)
         if "use_cache" in self._accepts:
@@ -44,7 +44,7 @@ class HuggingFaceModel(nn.Module):
         return self._logits(self.model(**arguments))
 
     def decode(
-        self, ids: Tensor, attention_mask: Tensor | None = None, cache: Any = None
+        self, ids: Any, attention_mask: Any = None, cache: Any = None
     ) -> tuple[Float[Tensor, "batch query vocab"], Any]:
         """Logits of the new `ids` after what is in `cache`, and the cache with them in it.
 
@@ -73,7 +73,7 @@ class HuggingFaceModel(nn.Module):
         )
         return torch.tensor(self.tokenizer.encode(text, add_special_tokens=False), device=self.device)
 
-    def _arguments(self, ids: Tensor, attention_mask: Tensor | None, *, past: int) -> dict[str, Any]:
+    def _arguments(self, ids: Any, attention_mask: Any, *, past: int) -> dict[str, Any]:
         check_ids(ids, self.spec.vocab_size)
         batch, length = ids.shape[0], past + ids.shape[1]
         self._warned = check_length(length, self.spec, warned=self._warned)
@@ -160,7 +160,7 @@ def _device_map(device: torch.device | str, *, quantized: bool) -> Any:
     if is_accelerate_available():
         return device if device == "auto" else {"": device}
     if device == "auto" or quantized:
-        asked = "device='auto'" if device == "auto" else "quantization_config"
+        asked = "device 'auto'" if device == "auto" else "quantization_config"
         raise ModelError(f"{asked} needs the accelerate package; install it (pip install accelerate), or name a device")
     return None
 
@@ -178,8 +178,7 @@ def auto_class(fields: Fields, trust_remote_code: bool) -> Any:
         raise ModelError(
             f"{fields.path}: model_type is {model_type!r}, which neither sinklens (llada, Dream, mmada) nor "
             f"transformers {transformers.__version__} knows; update transformers, or bring the model as an "
-            "object with spec, tokenizer, device, chat and __call__ "
-            "(sinklens.models.language_model.LanguageModel)"
+            f"object with {MEMBERS} (sinklens.models.language_model.LanguageModel)"
         )
     names = fields.values.get("architectures") or []
     heads = {

@@ -5,6 +5,7 @@ embedding that a GPU reports far from its cause, or not at all.
 """
 
 import warnings
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -14,8 +15,12 @@ from sinklens.errors import UsageError
 from sinklens.types import ModelSpec
 
 
-def check_ids(ids: Tensor, vocab_size: int) -> None:
+def check_ids(ids: Any, vocab_size: int) -> None:
     """Refuse ids that are not a non-empty integer [batch, query] below `vocab_size`."""
+    if not isinstance(ids, Tensor):
+        raise UsageError(
+            f"ids are a {type(ids).__name__}; expected a tensor [batch, query], such as torch.tensor([[1, 2, 3]])"
+        )
     if ids.dim() != 2:
         raise UsageError(f"ids have shape {list(ids.shape)}; expected [batch, query]: for one prompt, ids[None]")
     if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
@@ -30,21 +35,19 @@ def check_ids(ids: Tensor, vocab_size: int) -> None:
         )
 
 
-def real_tokens(
-    attention_mask: Tensor | None, shape: torch.Size, *, what: str = "ids"
-) -> Bool[Tensor, "batch key"] | None:
+def real_tokens(attention_mask: Any, shape: torch.Size, *, what: str = "ids") -> Bool[Tensor, "batch key"] | None:
     """Where `attention_mask` says there is a token; None when it says so everywhere (no mask at all)."""
     if attention_mask is None:
         return None
+    if not isinstance(attention_mask, Tensor):
+        raise UsageError(
+            f"attention_mask is a {type(attention_mask).__name__}; expected a tensor of the shape of the {what}"
+        )
     if attention_mask.shape != shape:
         raise UsageError(
             f"attention_mask has shape {list(attention_mask.shape)}; expected that of the {what}, {list(shape)}"
         )
-    if attention_mask.dtype.is_floating_point or bool(((attention_mask != 0) & (attention_mask != 1)).any()):
-        raise UsageError(
-            f"attention_mask ({attention_mask.dtype}) holds something else than 0 and 1; "
-            "expected integers or booleans: 1 for a token, 0 for padding"
-        )
+    check_zeros_and_ones(attention_mask)
     real = attention_mask.bool()
     if bool(real.all()):
         return None
@@ -54,6 +57,15 @@ def real_tokens(
             f"attention_mask is 0 all along row {row}; expected at least one token in each row: drop empty rows"
         )
     return real
+
+
+def check_zeros_and_ones(attention_mask: Tensor) -> None:
+    """Any dtype will do; other values, such as those of a mask that is added to scores, will not."""
+    if bool(((attention_mask != 0) & (attention_mask != 1)).any()):
+        raise UsageError(
+            f"attention_mask ({attention_mask.dtype}) holds values other than 0 and 1; expected 1 for a token and "
+            "0 for padding"
+        )
 
 
 def positions_of(real: Bool[Tensor, "batch key"]) -> Int[Tensor, "batch key"]:

@@ -1,6 +1,6 @@
 """What samplers, observers and tasks ask of a model, and nothing more.
 
-Any object of this shape can be sampled from and traced: a native model, a wrapped transformers model, or one
+Any object of this shape can be sampled from and observed: a native model, a wrapped transformers model, or one
 class of your own. No code in sinklens asks which of them it is; what differs between them is in `spec`.
 """
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sinklens.types import ModelSpec
 
+MEMBERS = "spec, tokenizer, device and __call__(ids, attention_mask=None)"  # for messages; `chat` is optional
 Messages = Sequence[Mapping[str, str]]  # one {"role": ..., "content": ...} a message
 
 

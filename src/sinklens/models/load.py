@@ -15,7 +15,7 @@ from sinklens.models.catalog import Located, locate
 from sinklens.models.diffusion_transformer import DiffusionTransformer
 from sinklens.models.fields import Fields
 from sinklens.models.huggingface import HuggingFaceModel, load_folder
-from sinklens.models.language_model import LanguageModel
+from sinklens.models.language_model import MEMBERS, LanguageModel
 from sinklens.models.native import build
 
 # model_type in lower case -> the module whose `plan` reads its config.
@@ -38,7 +38,7 @@ def load(
     quantization_config: Any = None,
     attn_implementation: str | None = None,
 ) -> Loaded:
-    """The model of an embedded name, a checkpoint folder or a hub id.
+    """The model of a name from `sinklens models`, a checkpoint folder or a hub id.
 
     dtype None: as the checkpoint stores it. device "auto": transformers spreads its models over what is there
     (needs accelerate); native models take one GPU if there is one.
@@ -54,7 +54,7 @@ def load(
     if "auto_map" in fields.values and not trust_remote_code:
         raise ModelError(
             f"{fields.path} (model_type {model_type!r}) names code of its own (auto_map), which is not run "
-            "unasked; read it, then pass trust_remote_code=True. If transformers knows the type and the "
+            "unasked; read it, then allow it (trust_remote_code). If transformers knows the type and the "
             "custom code is not needed, remove auto_map from a local copy"
         )
     return load_folder(
@@ -79,9 +79,10 @@ def wrap(model: Any, *, tokenizer: Any = None) -> LanguageModel:
 
     if isinstance(model, PreTrainedModel):
         return HuggingFaceModel(model, tokenizer=tokenizer)
+    missing = [name for name in ("spec", "tokenizer", "device", "__call__") if not hasattr(model, name)]
     raise UsageError(
-        f"a {type(model).__name__} is no language model; expected a transformers PreTrainedModel, or an "
-        "object with spec, tokenizer, device and __call__(ids, attention_mask=None)"
+        f"a {type(model).__name__} is no language model (it has no {', '.join(missing)}); expected a transformers "
+        f"PreTrainedModel, or an object with {MEMBERS}"
     )
 
 
@@ -110,7 +111,9 @@ def _read_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
         return None
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
-        raise UsageError(f"dtype is {name!r}; expected one of {', '.join(DTYPES)}, or None for the checkpoint's own")
+        raise UsageError(
+            f"dtype is {name!r}; expected one of {', '.join(DTYPES)}; leave it out for the checkpoint's own"
+        )
     found: torch.dtype = getattr(torch, name)
     return found
 
@@ -123,5 +126,5 @@ def _read_device(device: str | torch.device) -> torch.device:
     except RuntimeError as error:
         raise UsageError(f"device is {device!r}; expected 'cpu', 'cuda', 'cuda:1', ... or 'auto'") from error
     if wanted.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device is {str(wanted)!r}, and torch sees no GPU here; pass device='cpu'")
+        raise UsageError(f"device is {str(wanted)!r}, and torch sees no GPU here; choose 'cpu'")
     return wanted

@@ -149,7 +149,7 @@ def _compare(folder: Path, stored: Mapping[str, Stored], expected: Mapping[str, 
 def _common_dtype(folder: Path, stored: Mapping[str, Stored]) -> torch.dtype:
     found = sorted({tensor.dtype for tensor in stored.values()})
     if len(found) > 1:
-        raise ModelError(f"{folder} holds tensors of several dtypes ({', '.join(found)}); say which to use: dtype=...")
+        raise ModelError(f"{folder} holds tensors of several dtypes ({', '.join(found)}); say which dtype to use")
     return DTYPES[found[0]]
 
 

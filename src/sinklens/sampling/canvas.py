@@ -61,7 +61,7 @@ def refuse_unusable(logits: Float[Tensor, "row vocab"], step: int) -> None:
     if logits.shape[0] and not bool(logits.amax(dim=-1).isfinite().all()):
         raise ModelError(
             f"the logits of step {step} hold NaN or infinite values at positions to be decided, so no token "
-            "can be chosen; check the weights, or load the model with dtype=torch.float32"
+            "can be chosen; check the weights, or load the model in float32"
         )
 
 

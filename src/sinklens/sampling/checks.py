@@ -16,6 +16,6 @@ def not_negative(what: str, value: Number) -> None:
 
 
 def share(what: str, value: Number | None) -> None:
-    """None, or a number in (0, 1]."""
+    """A number in (0, 1], or None: not set."""
     if value is not None and not 0.0 < value <= 1.0:
-        raise UsageError(f"{what} is {value!r}; expected None or a number above 0 and at most 1")
+        raise UsageError(f"{what} is {value!r}; expected a number above 0 and at most 1")

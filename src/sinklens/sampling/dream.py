@@ -56,8 +56,8 @@ class DreamSampler:
     eps: Number = 1e-3  # time of the last step, in (0, 1)
 
     def __post_init__(self) -> None:
+        at_least("length", self.length, 1)  # before the steps, which the command line takes from it
         at_least("steps", self.steps, 1)
-        at_least("length", self.length, 1)
         choose("alg", self.alg, ("origin", "maskgit_plus", "topk_margin", "entropy"))
         not_negative("temperature", self.temperature)
         share("top_p", self.top_p)

@@ -1,7 +1,8 @@
 """`steps` and `generate`: any sampler on any model, from a prompt in any form."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from sinklens.errors import UsageError
 from sinklens.models.language_model import LanguageModel
+from sinklens.models.load import wrap
 from sinklens.sampling.prompt import Padding, Prompt, read_prompt
 from sinklens.sampling.rng import draws_from
 from sinklens.sampling.special_ids import fill_id, stop_ids
@@ -16,7 +18,7 @@ from sinklens.sampling.step import Generation, Sampler, Step
 
 
 def steps(
-    model: LanguageModel,
+    model: Any,
     prompt: Prompt,
     sampler: Sampler,
     *,
@@ -25,15 +27,18 @@ def steps(
 ) -> Iterator[Step]:
     """The run as an iterator: each `next` runs one forward. Arguments are checked at once.
 
+    `model` is a LanguageModel, or a transformers PreTrainedModel as it is (prompts are then ids, or `wrap` it
+    with its tokenizer).
     With `seed` the draws are those of torch's default generators after `torch.manual_seed(seed)`, and the
     caller's generators are left as they were.
     """
-    ids, padding = read_prompt(model, prompt, attention_mask)
-    return _start(model, ids, padding, sampler, seed)
+    speaker = wrap(model)
+    ids, padding = read_prompt(speaker, prompt, attention_mask)
+    return _start(speaker, ids, padding, sampler, seed)
 
 
 def generate(
-    model: LanguageModel,
+    model: Any,
     prompt: Prompt,
     sampler: Sampler,
     *,
@@ -41,19 +46,20 @@ def generate(
     seed: int | None = None,
 ) -> Generation:
     """The finished run; arguments as for `steps`."""
-    ids, padding = read_prompt(model, prompt, attention_mask)
-    taken = list(_start(model, ids, padding, sampler, seed))
+    speaker = wrap(model)
+    ids, padding = read_prompt(speaker, prompt, attention_mask)
+    taken = list(_start(speaker, ids, padding, sampler, seed))
     if not taken:
         raise UsageError(f"{type(sampler).__name__}.run yielded no step; a sampler yields one Step for each forward")
     final, start = taken[-1].canvas, ids.shape[1]
     missing = start + getattr(sampler, "length", 0) - final.shape[1]  # more than 0: all rows ended early
-    final = torch.nn.functional.pad(final, (0, max(0, missing)), value=fill_id(model.spec))
-    generated, lengths = _finish(model, final[:, start:], getattr(sampler, "eos_id", None))
+    final = torch.nn.functional.pad(final, (0, max(0, missing)), value=fill_id(speaker.spec))
+    generated, lengths = _finish(speaker, final[:, start:], getattr(sampler, "eos_id", None))
     return Generation(
         ids=torch.cat([final[:, :start], generated], dim=1),
-        canvases=_canvases(model, taken),
+        canvases=_canvases(speaker, taken),
         lengths=lengths,
-        text=_text(model, generated, lengths),
+        text=_text(speaker, generated, lengths),
         steps=len(taken),
         prompt_length=start,
     )
@@ -72,7 +78,13 @@ def _start(
             "for instance LLaDASampler(steps=64, length=64, block=32)"
         )
     draws = draws_from(seed, torch.device(model.device))
-    return _advance(sampler.run(model, ids, padding), draws)
+    run: Any = sampler.run(model, ids, padding)
+    if not isinstance(run, Iterable):
+        raise UsageError(
+            f"{type(sampler).__name__}.run returned a {type(run).__name__}; expected its steps: write it as a "
+            "generator (yield), or return a list of Step"
+        )
+    return _advance(iter(run), draws)
 
 
 def _advance(run: Iterator[Step], draws: Callable[[], AbstractContextManager[None]]) -> Iterator[Step]:

@@ -64,8 +64,8 @@ class LLaDASampler:
     stop_at_eos: bool = False
 
     def __post_init__(self) -> None:
+        at_least("length", self.length, 1)  # before the steps, which the command line takes from it
         at_least("steps", self.steps, 1)
-        at_least("length", self.length, 1)
         at_least("block", self.block, 1)
         not_negative("temperature", self.temperature)
         not_negative("cfg", self.cfg)
@@ -82,9 +82,7 @@ class LLaDASampler:
                 f"{self.block}); choose a multiple of {blocks}"
             )
         if self.threshold is not None and self.remasking == "random":
-            raise UsageError(
-                "threshold compares confidences, but remasking is 'random'; use remasking='low_confidence'"
-            )
+            raise UsageError("threshold compares confidences, but remasking is 'random'; use 'low_confidence'")
 
     def run(
         self,

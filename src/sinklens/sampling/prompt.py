@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from sinklens.errors import UsageError
+from sinklens.models.inputs import check_zeros_and_ones
 from sinklens.models.language_model import LanguageModel
 from sinklens.sampling.special_ids import fill_id
 
@@ -72,7 +73,9 @@ def _integers(row: object) -> list[int]:
 
 def _encode(model: LanguageModel, text: str) -> list[int]:
     if model.tokenizer is None:
-        raise UsageError("the prompt is text, but this model has no tokenizer; pass ids")
+        raise UsageError(
+            "the prompt is text, but this model has no tokenizer; pass ids, or give it one (models.load.wrap)"
+        )
     return list(model.tokenizer.encode(text))
 
 
@@ -98,8 +101,7 @@ def _read_mask(attention_mask: Any, ids: Int[Tensor, "batch position"]) -> Int[T
             f"attention_mask has shape {tuple(mask.shape)}; expected the prompt's, {tuple(ids.shape)}: what "
             "is generated is added to it here"
         )
-    if not bool(((mask == 0) | (mask == 1)).all()):
-        raise UsageError("attention_mask holds values other than 0 (padding) and 1 (real)")
+    check_zeros_and_ones(mask)
     if not bool(mask.any(dim=1).all()):
         raise UsageError("a prompt row is padding only (attention_mask is 0 throughout); give it at least one real id")
     return mask.long()

@@ -24,7 +24,9 @@ def required_id(name: str, chosen: int | None, spec: ModelSpec) -> int:
     known: int | None = getattr(spec, name)
     token = known if chosen is None else chosen
     if token is None:
-        raise UsageError(f"these settings need {name}, which neither the sampler nor the model gives; pass {name}=")
+        raise UsageError(
+            f"these settings need {name}, which neither the sampler nor the model gives; set it in the sampler"
+        )
     if not 0 <= token < spec.vocab_size:
         raise UsageError(f"{name} is {token}; this model's ids go from 0 to {spec.vocab_size - 1}")
     return token

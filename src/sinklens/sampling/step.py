@@ -14,8 +14,10 @@ from torch import Tensor
 
 from sinklens.models.language_model import LanguageModel
 
+SHOWN_ROWS, SHOWN_LETTERS = 2, 60  # of the text of a Generation, when it is printed
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Step:
     """One forward and what was decided from it. Its tensors are snapshots: later steps leave them alone."""
 
@@ -25,8 +27,15 @@ class Step:
     confidence: Float32[Tensor, "batch position"]  # what the choice was made by; NaN where there is none
     block: range | None = None  # positions of the block being filled, where there are blocks
 
+    def __repr__(self) -> str:
+        """Shapes in place of tensors: a notebook shows what is last in a cell."""
+        block = "" if self.block is None else f", block={self.block}"
+        return (
+            f"Step(index={self.index}, canvas={list(self.canvas.shape)}, committed={int(self.committed.sum())}{block})"
+        )
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Generation:
     """A finished run.
 
@@ -40,6 +49,20 @@ class Generation:
     text: list[str] | None  # None: the model has no tokenizer
     steps: int  # forwards that ran
     prompt_length: int  # padding included
+
+    def __repr__(self) -> str:
+        """Shapes in place of tensors, and the beginning of the text."""
+        canvases = None if self.canvases is None else list(self.canvases.shape)
+        text = None if self.text is None else [_begin(row) for row in self.text[:SHOWN_ROWS]]
+        more = "" if self.text is None or len(self.text) <= SHOWN_ROWS else f" and {len(self.text) - SHOWN_ROWS} more"
+        return (
+            f"Generation(ids={list(self.ids.shape)}, canvases={canvases}, steps={self.steps}, "
+            f"prompt_length={self.prompt_length}, text={text}{more})"
+        )
+
+
+def _begin(text: str) -> str:
+    return text if len(text) <= SHOWN_LETTERS else text[: SHOWN_LETTERS - 1] + "…"
 
 
 @runtime_checkable

@@ -1,7 +1,7 @@
 """The record of a comparison, tied to the files it is about by their sha256.
 
 A certificate says what was compared, how far apart the two sides were, and with which versions; one that
-disagrees is kept as well, so that a trace of that model can say so.
+disagrees is kept as well, so that whoever uses that model can know.
 """
 
 import json

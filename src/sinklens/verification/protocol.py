@@ -79,8 +79,10 @@ def run_reference(reference: Reference, request: Path, answer: Path, log: Path) 
             code = subprocess.run(
                 command, stdout=output, stderr=subprocess.STDOUT, timeout=reference.timeout, check=False
             ).returncode
+        except FileNotFoundError:
+            raise UsageError(f"no Python at {reference.python}; see --python") from None
         except OSError as error:
-            raise VerificationError(f"cannot start {reference.python}: {error}; see --python") from None
+            raise VerificationError(f"cannot start {reference.python}: {error.strerror}; see --python") from None
         except subprocess.TimeoutExpired:
             raise VerificationError(
                 f"the reference did not finish in {reference.timeout:g} s and was stopped; allow it more "

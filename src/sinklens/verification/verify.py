@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinklens.errors import UsageError, VerificationError, choose
+from sinklens.errors import SinklensError, UsageError, VerificationError, choose
 from sinklens.models.catalog import Located, locate
 from sinklens.models.fields import Fields
 from sinklens.models.load import NATIVE, load
@@ -75,7 +75,9 @@ def verify(
     )
     if disagreements:
         more = f" ({len(disagreements) - 1} more in {to / 'certificate.json'})" if disagreements[1:] else ""
-        raise VerificationError(f"{located.source} and the reference disagree: {disagreements[0]}{more}")
+        rounded = dtype != "float32" and compared["logits"]["largest_difference"] <= compared["logits"]["tolerance"]
+        hint = f" (expected in {dtype}: compare in float32)" if rounded else ""
+        raise VerificationError(f"{located.source} and the reference disagree: {disagreements[0]}{more}{hint}")
     return certificate
 
 
@@ -99,7 +101,12 @@ def _ask(
 
     question, answer = to / "request", to / "answer"
     for folder in (question, answer):
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SinklensError(
+                f"cannot write to {to} ({error.strerror}); choose another folder for the run"
+            ) from error
     for stale in (answer / "answer.safetensors", answer / "answer.json", to / "certificate.json"):
         stale.unlink(missing_ok=True)
     save_file(inputs, question / "inputs.safetensors")

@@ -1,0 +1,73 @@
+"""Ctrl-C at every stage: one word on stderr, exit code 130."""
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sinklens.cli.interrupts import interrupts_deferred
+
+# Ctrl-C comes the moment a module is looked for: deep inside the imports of others.
+PRESSED = """
+import importlib.abc, os, signal, sys
+
+class Press(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            sys.argv[1] = ""
+            os.kill(os.getpid(), signal.SIGINT)
+
+from sinklens.cli import main
+sys.meta_path.insert(0, Press())
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "torch", "numpy", "torch.nn", "transformers", "safetensors.torch"])
+def test_while_modules_are_imported(shell, llada: Path, module: str) -> None:
+    arguments = ["generate", llada, "--prompt-ids", "1", "--length", 4]
+    done = shell(sys.executable, "-c", PRESSED, module, *arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_while_the_reference_runs(running, llada: Path, tmp_path: Path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text("import pathlib, time\npathlib.Path('started').touch()\ntime.sleep(60)")
+    process = running("verify", llada, "--reference", script)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout, stderr) == (130, "", "interrupted\n")
+
+
+def test_positions_that_are_open_are_blocks_without_a_tokenizer_too(running, llada: Path) -> None:
+    process = running("generate", llada, "--prompt-ids", "1,2,3", "--length", 2048)
+    assert process.stderr.readline().startswith("step ")
+    process.send_signal(signal.SIGINT)
+    stdout, _ = process.communicate(timeout=60)
+    shown = stdout.split()
+    assert process.returncode == 130 and len(shown) == 2048
+    assert shown[0].isdigit() and shown[-1] == "░" and "125" not in shown
+
+
+def test_a_deferred_interrupt_comes_at_the_end_and_the_handler_is_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    reached = False
+    with pytest.raises(KeyboardInterrupt), interrupts_deferred():
+        signal.raise_signal(signal.SIGINT)
+        reached = True
+    assert reached and signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_ignored_interrupt_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupts_deferred():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
