@@ -46,7 +46,7 @@ def main() -> None:
     figure = chosen.to / "attention_received.png"
     draw(fair, out, model.spec.mask_id, figure)
     console.print(
-        "\nOne fair share is what uniform attention gives; a sink gets three more than the other keys on average.\n"
+        "\nOne fair share is what uniform attention gives; a sink gets three more than other keys.\n"
         "These weights are random: they show that the numbers are there, not what a trained model does."
         f"\nFigure: [bold]{shown(figure)}[/bold]"
         "\nNext: [bold].venv/bin/sinklens generate tests/data/golden/llada --prompt-ids 17,42,8,99 --length 32[/bold]"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import sinklens as sl
 from attention.zoo import SMALL, _seeded, inputs, rows
-from sinklens.attention import huggingface
+from sinklens.attention import routes
 
 PLAIN = {key: value for key, value in SMALL.items() if key not in ("num_key_value_heads", "head_dim")}
 ROWS = {row.name: row for row in rows()}
@@ -77,7 +77,7 @@ def test_transformers_without_a_place_to_step_in_is_routed_by_name(name: str, mo
             with sl.observe(model) as seen:
                 model(**feed)
             with monkeypatch.context() as patch:
-                patch.setattr(huggingface, "_route", huggingface.routes_by_name)
+                patch.setattr(routes, "_route", routes.routes_by_name)
                 with sl.observe(model) as named, sl.observe(model) as nested:
                     during = model(**feed).logits
         assert torch.equal(before, during)

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinklens.attention.call import AttentionCall, Site
+from sinklens.attention.canvas import Canvas
 from sinklens.attention.clock import StepNumber
 from sinklens.attention.record import Record
 from sinklens.attention.seam import Seen
@@ -72,7 +73,7 @@ class Meter:
         return self._record(call, site, result, seen.forward.kernel, canvas)
 
     def _record(self, call: AttentionCall, site: Site, result: Received, kernel: str, canvas: int | None) -> Record:
-        place = _Canvas.of(call, canvas)
+        place = Canvas.of(call, canvas)
         norms = self.wanted.norms
         key_norm = _norm(call.key) if norms else None
         value_norm = _norm(call.value) if norms else None
@@ -157,7 +158,7 @@ class Meter:
         squares = ((value @ gram) * value).sum(-1)
         return squares.clamp(min=0).sqrt().flatten(1, 2)
 
-    def _maps(self, call: AttentionCall, site: Site, place: "_Canvas") -> dict[int, Tensor]:
+    def _maps(self, call: AttentionCall, site: Site, place: Canvas) -> dict[int, Tensor]:
         heads = sorted(head for layer, head in self.wanted.maps if layer == site.layer)
         if not heads or site.kind == "cross":
             return {}
@@ -223,43 +224,6 @@ def _members(
         members = members[:, where]
     members = members[:batch].expand(batch, queries)
     return members
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Canvas:
-    """Where the keys of a call stand on the canvas."""
-
-    positions: Tensor | None  # None: key j stands at j
-    width: int
-    real: Tensor | None
-
-    @classmethod
-    def of(cls, call: AttentionCall, width: int | None) -> "_Canvas":
-        keys = call.key.shape[2]
-        positions = call.key_positions
-        last = keys if positions is None else int(positions.max()) + 1
-        width = max(last, width or 0)
-        if positions is not None and last == keys:
-            positions = None
-        if positions is None and width > keys:
-            positions = torch.arange(keys, device=call.key.device)
-        return cls(positions=positions, width=width, real=call.real_keys)
-
-    def put(self, values: Float[Tensor, "*any key"]) -> Float[Tensor, "*any canvas"]:
-        if self.positions is None:
-            return values
-        wide = values.new_zeros((*values.shape[:-1], self.width))
-        wide[..., self.positions] = values
-        return wide
-
-    def put_or_none(self, values: Tensor | None) -> Tensor | None:
-        return None if values is None else self.put(values)
-
-    def hide_padding(self, values: Float[Tensor, "*any batch heads key"]) -> Float[Tensor, "*any batch heads canvas"]:
-        """Padding is 0 (and so NaN in the fair share)."""
-        if self.real is not None:
-            values = torch.where(self.real[:, None], values, 0.0)
-        return self.put(values)
 
 
 def check_groups(groups: Mapping[str, GroupRule]) -> dict[str, GroupRule]:

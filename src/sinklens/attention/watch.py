@@ -13,9 +13,10 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sinklens.attention import huggingface, torch_modules
+from sinklens.attention import routes, torch_modules
 from sinklens.attention.call import AttentionCall, Site
 from sinklens.attention.clock import StepNumber, current_step
+from sinklens.attention.huggingface import uses_interface
 from sinklens.attention.listen import Listener
 from sinklens.attention.padding import PaddingNotes, fits, real_positions, sequence_length
 from sinklens.attention.seam import Kind, recomputing
@@ -55,7 +56,7 @@ class Watch:
         """All three doors into the model, open until the context closes."""
         _refuse_compiled(self.model)
         with ExitStack() as stack:
-            stack.enter_context(huggingface.routed(self.model))
+            stack.enter_context(routes.routed(self.model))
             stack.enter_context(self._notes.taken())
             if isinstance(self.model, nn.TransformerEncoderLayer):  # a hook would switch its fast path off
                 stack.enter_context(wrapped(self._counted(torch_modules.wrappers(self.model))))
@@ -186,12 +187,12 @@ def _may_call_attention(module: nn.Module) -> bool:
     home = type(module).__module__
     if home.startswith(("torch.nn.", "sinklens.models.")):
         return False
-    return not huggingface.uses_interface(module)
+    return not uses_interface(module)
 
 
 def _beside_the_interface(model: nn.Module) -> Iterator[nn.Module]:
     """Attention modules of transformers models that do not dispatch on the interface (Falcon)."""
     for module in model.modules():
         can_set = getattr(type(module), "_can_set_attn_implementation", None)
-        if huggingface.uses_interface(module) and can_set is not None and not can_set():
+        if uses_interface(module) and can_set is not None and not can_set():
             yield from (part for part in module.modules() if "Attention" in type(part).__name__)
