@@ -10,30 +10,10 @@ import transformers as hf
 from torch import Tensor, nn
 
 import sinklens as sl
-from attention.zoo import SMALL, _seeded, inputs, rows
+from attention.zoo import PLAIN, SMALL, causal, ids, inputs, right_padding, row_sums, rows, seeded
 from sinklens.attention import routes
 
-PLAIN = {key: value for key, value in SMALL.items() if key not in ("num_key_value_heads", "head_dim")}
 ROWS = {row.name: row for row in rows()}
-
-
-def ids() -> Tensor:
-    return torch.randint(3, 60, (2, 12), generator=torch.Generator().manual_seed(1))
-
-
-def right_padding() -> Tensor:
-    mask = torch.ones(2, 12, dtype=torch.long)
-    mask[1, 8:] = 0
-    return mask
-
-
-def causal(config: Any, implementation: str = "sdpa") -> Any:
-    return _seeded(lambda: hf.AutoModelForCausalLM.from_config(config), implementation)
-
-
-@pytest.fixture
-def llama() -> Any:
-    return ROWS["llama"].build("sdpa")
 
 
 # Models that compute something of their own around their attention
@@ -57,7 +37,7 @@ def test_an_eager_function_of_another_name_is_the_one_that_runs() -> None:
         hidden_size=32, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, image_size=16, patch_size=4,
         num_channels=1, projector_input_dim=32, projector_output_dim=32, vision_output_dim=32, pixel_shuffle_ratio=0.5,
     )  # fmt: skip
-    model = _seeded(lambda: hf.Llama4VisionModel(config), "eager")
+    model = seeded(lambda: hf.Llama4VisionModel(config), "eager")
     pixels = torch.randn(2, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         before = model(pixels).last_hidden_state
@@ -138,84 +118,6 @@ def test_numbers_are_float32_under_autocast(llama: Any) -> None:
             assert torch.equal(llama(ids()).logits, before)
     assert seen.maps[0, 0].dtype == torch.float32
     torch.testing.assert_close(seen.received.sum(-1), torch.full((2, 2, 4), 12.0), atol=1e-5, rtol=0)
-
-
-# Padding
-
-
-def row_sums(seen: sl.Observation, name: str = "") -> list[list[float]]:
-    return [r.received.sum(-1)[:, 0].round(decimals=3).tolist() for r in seen.calls if name in r.site.module]
-
-
-def test_a_text_mask_is_not_applied_to_the_image_tower() -> None:
-    vision = {
-        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 16,
-        "patch_size": 4, "num_channels": 1,
-    }  # fmt: skip
-    model = _seeded(lambda: hf.CLIPModel(hf.CLIPConfig(text_config=PLAIN, vision_config=vision)), "sdpa")
-    pixels = torch.randn(2, 1, 16, 16, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), sl.observe(model) as seen:
-        model(input_ids=ids(), attention_mask=right_padding(), pixel_values=pixels)
-    assert row_sums(seen, "vision") == [[17.0, 17.0]] * 2
-    assert row_sums(seen, "text") == [[12.0, 8.0]] * 2
-
-
-def test_a_decoder_that_stands_alone_has_the_mask_of_its_own_call() -> None:
-    config = hf.OPTConfig(
-        vocab_size=64, hidden_size=32, ffn_dim=48, num_hidden_layers=2, num_attention_heads=4, dropout=0.0,
-        max_position_embeddings=64, word_embed_proj_dim=32, pad_token_id=0,
-    )  # fmt: skip
-    model = causal(config)
-    with torch.no_grad(), sl.observe(model) as seen:
-        model(ids(), attention_mask=right_padding())
-    assert row_sums(seen) == [[12.0, 8.0]] * 2
-
-
-def test_padded_queries_of_cross_attention_do_not_count() -> None:
-    config = hf.BertConfig(**PLAIN, is_decoder=True, add_cross_attention=True)
-    model = _seeded(lambda: hf.BertLMHeadModel(config), "sdpa")
-    other = torch.randn(2, 7, 32, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), sl.observe(model) as seen:
-        model(ids(), attention_mask=right_padding(), encoder_hidden_states=other)
-    assert row_sums(seen, "crossattention") == [[12.0, 8.0]] * 2
-
-
-def test_an_encoder_called_by_generate_has_its_padding() -> None:
-    config = hf.BartConfig(
-        vocab_size=64, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, dropout=0.0,
-        decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=64, pad_token_id=0,
-        bos_token_id=1, eos_token_id=2, decoder_start_token_id=2, forced_eos_token_id=None,
-    )  # fmt: skip
-    model = _seeded(lambda: hf.BartForConditionalGeneration(config), "sdpa")
-    with sl.observe(model) as seen:
-        model.generate(ids(), attention_mask=right_padding(), max_new_tokens=3, num_beams=1, do_sample=False)
-    encoder = [r for r in seen.calls if ".encoder." in f".{r.site.module}." and r.site.kind == "self"]
-    assert [r.received.sum(-1)[:, 0].round(decimals=3).tolist() for r in encoder] == [[12.0, 8.0]] * 2
-    cross = [r for r in seen.calls if r.site.kind == "cross"]
-    assert cross
-    assert all(not r.received[1, :, 8:].any() for r in cross)
-
-
-def test_a_model_in_a_wrapper_has_its_padding(llama: Any) -> None:
-    class Wrapper(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = llama
-
-        def forward(self, batch: dict[str, Tensor]) -> Tensor:
-            return self.inner(batch["ids"], batch["mask"]).logits
-
-    wrapper = Wrapper()
-    with torch.no_grad(), sl.observe(wrapper) as seen:
-        wrapper({"ids": ids(), "mask": right_padding()})
-    assert row_sums(seen) == [[12.0, 8.0]] * 2
-
-
-@pytest.mark.parametrize("shape", [(2, 5), (2, 20), (1, 12), (3, 12)])
-def test_a_given_mask_must_fit(llama: Any, shape: tuple[int, int]) -> None:
-    with pytest.raises(sl.SinklensError, match=r"attention_mask has shape .*; the sequence of model.* is 2 x 12"):  # noqa: SIM117
-        with torch.no_grad(), sl.observe(llama, attention_mask=torch.ones(shape)):
-            llama(ids())
 
 
 # Interventions

@@ -8,6 +8,8 @@ import torch
 import transformers as hf
 from torch import Tensor
 
+import sinklens as sl
+
 SMALL: dict[str, Any] = {
     "vocab_size": 64,
     "hidden_size": 32,
@@ -33,7 +35,7 @@ class Row:
     generates: bool = False
 
 
-def _seeded(make: Callable[[], Any], implementation: str) -> Any:
+def seeded(make: Callable[[], Any], implementation: str) -> Any:
     torch.manual_seed(0)
     model = make().eval()
     with torch.no_grad():
@@ -47,11 +49,11 @@ def _seeded(make: Callable[[], Any], implementation: str) -> Any:
 
 
 def _causal(config: Any) -> Callable[[str], Any]:
-    return lambda implementation: _seeded(lambda: hf.AutoModelForCausalLM.from_config(config), implementation)
+    return lambda implementation: seeded(lambda: hf.AutoModelForCausalLM.from_config(config), implementation)
 
 
 def _model(config: Any) -> Callable[[str], Any]:
-    return lambda implementation: _seeded(lambda: hf.AutoModel.from_config(config), implementation)
+    return lambda implementation: seeded(lambda: hf.AutoModel.from_config(config), implementation)
 
 
 def _bert() -> dict[str, Any]:
@@ -126,7 +128,7 @@ def rows() -> list[Row]:
         ),
         Row(
             name="t5",
-            build=lambda implementation: _seeded(
+            build=lambda implementation: seeded(
                 lambda: hf.T5ForConditionalGeneration(
                     hf.T5Config(
                         vocab_size=64,
@@ -162,7 +164,7 @@ def _diffusion_gemma(implementation: str) -> Any:
         head_dim=8,
     )
     config = hf.DiffusionGemmaConfig(text_config=text, vision_config=vision, canvas_length=6)
-    return _seeded(lambda: hf.DiffusionGemmaModel(config), implementation)
+    return seeded(lambda: hf.DiffusionGemmaModel(config), implementation)
 
 
 def inputs(row: Row, *, padded: bool) -> dict[str, Tensor]:
@@ -188,3 +190,24 @@ def inputs(row: Row, *, padded: bool) -> dict[str, Tensor]:
     if row.name == "diffusion_gemma":
         feed["decoder_input_ids"] = torch.randint(3, 64, (BATCH, 6), generator=generator)
     return feed
+
+
+PLAIN = {key: value for key, value in SMALL.items() if key not in ("num_key_value_heads", "head_dim")}
+
+
+def ids() -> Tensor:
+    return torch.randint(3, 60, (2, 12), generator=torch.Generator().manual_seed(1))
+
+
+def right_padding() -> Tensor:
+    mask = torch.ones(2, 12, dtype=torch.long)
+    mask[1, 8:] = 0
+    return mask
+
+
+def causal(config: Any, implementation: str = "sdpa") -> Any:
+    return seeded(lambda: hf.AutoModelForCausalLM.from_config(config), implementation)
+
+
+def row_sums(seen: sl.Observation, name: str = "") -> list[list[float]]:
+    return [r.received.sum(-1)[:, 0].round(decimals=3).tolist() for r in seen.calls if name in r.site.module]

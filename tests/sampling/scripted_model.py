@@ -51,9 +51,6 @@ class Scripted:
         self.seen.append((ids, attention_mask, current_step()))
         return self.script(ids)
 
-    def chat(self, messages: Any) -> Tensor:
-        raise NotImplementedError
-
 
 def random_logits(ids: Tensor) -> Tensor:
     """Fixed random logits that depend on the whole row: on each id, its place, and the row's sum."""

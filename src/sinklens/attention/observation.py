@@ -1,5 +1,6 @@
 """What an observer has seen: one entry a forward, stacked over layers, and every call as a record."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -28,12 +29,13 @@ _CONTRIBUTION = (
 )
 
 
-class Layers:
+class Layers(ABC):
     """Self-attention of one forward, stacked over layers. Subclasses hold the records; every array is derived."""
 
     @property
+    @abstractmethod
     def _records(self) -> list[Record]:
-        raise NotImplementedError
+        """Self-attention of the forward, by layer."""
 
     @property
     def layers(self) -> list[int]:
