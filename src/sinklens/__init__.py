@@ -24,6 +24,7 @@ _HOMES = {
     "load": "models.load",
     "observe": "attention.observe",
     "steps": "sampling.generate",
+    "wrap": "models.load",
 }
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from sinklens.attention.observe import intervene, observe
     from sinklens.errors import SinklensError
     from sinklens.kernels.received import attention_received
-    from sinklens.models.load import load
+    from sinklens.models.load import load, wrap
     from sinklens.sampling.autoregressive import AutoregressiveSampler
     from sinklens.sampling.dream import DreamSampler
     from sinklens.sampling.generate import generate, steps
@@ -57,6 +58,7 @@ __all__ = [
     "load",
     "observe",
     "steps",
+    "wrap",
 ]
 
 
