@@ -175,3 +175,10 @@ def test_embedded_names_come_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert locate(Path("tiny")).folder == Path("tiny")
     with pytest.raises(UsageError, match="tiny is already on this machine"):
         load("tiny", revision="v1")
+
+
+def test_mmada_is_known_by_its_class_where_its_config_names_llada(copied) -> None:
+    folder = copied("mmada", model_type="llada")
+    model = load(folder)
+    assert model.spec.family == "mmada"
+    assert load(copied("llada")).spec.family == "llada"

@@ -56,11 +56,11 @@ def _locate_without_weights(name: str, revision: str | None) -> tuple[Located, s
 
 def _read_spec(located: Located, fields: Any) -> tuple[Any, Any]:
     """The spec and the tokenizer. transformers' models are built without memory, on the meta device."""
-    from sinklens.models.load import NATIVE
+    from sinklens.models.load import NATIVE, native_family
 
-    native = NATIVE.get(str(fields.values.get("model_type")).lower())
-    if native is not None:
-        blueprint = import_module(native).plan(located.folder, fields, located.source)
+    family = native_family(fields)
+    if family is not None:
+        blueprint = import_module(NATIVE[family]).plan(located.folder, fields, located.source)
         return blueprint.spec, blueprint.tokenizer
     if "auto_map" in fields.values:
         raise ModelError(

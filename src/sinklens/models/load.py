@@ -47,10 +47,10 @@ def load(
     located = locate(name, revision=revision, code=trust_remote_code)
     fields = Fields.of_folder(located.folder)
     model_type = fields.values.get("model_type")
-    family = NATIVE.get(model_type.lower()) if isinstance(model_type, str) else None
+    family = native_family(fields)
     if family is not None:
         _refuse_for_native(quantization_config, attn_implementation)
-        return _load_native(family, located, fields, _read_device(device), wanted)
+        return _load_native(NATIVE[family], located, fields, _read_device(device), wanted)
     if "auto_map" in fields.values and not trust_remote_code:
         raise ModelError(
             f"{fields.path} (model_type {model_type!r}) names code of its own (auto_map), which is not run "
@@ -67,6 +67,15 @@ def load(
         quantization_config=quantization_config,
         attn_implementation=attn_implementation,
     )
+
+
+def native_family(fields: Fields) -> str | None:
+    """Which of our own families a config is of. MMaDA's class counts too: its files name LLaDA's code."""
+    architectures = fields.values.get("architectures")
+    if isinstance(architectures, list) and "MMadaModelLM" in architectures:
+        return "mmada"
+    family = str(fields.values.get("model_type")).lower()
+    return family if family in NATIVE else None
 
 
 def wrap(model: Any, *, tokenizer: Any = None) -> LanguageModel:

@@ -13,7 +13,7 @@ from torch import Tensor
 from sinklens.errors import SinklensError, UsageError, VerificationError, choose
 from sinklens.models.catalog import Located, locate
 from sinklens.models.fields import Fields
-from sinklens.models.load import NATIVE, load
+from sinklens.models.load import NATIVE, load, native_family
 from sinklens.sampling.diffusion import DreamSampler, LLaDASampler
 from sinklens.sampling.generate import generate
 from sinklens.types import ModelSpec
@@ -83,11 +83,11 @@ def verify(
 
 def _read_spec(located: Located) -> ModelSpec:
     fields = Fields.of_folder(located.folder)
-    family = str(fields.values.get("model_type")).lower()
-    if family not in NATIVE:
+    family = native_family(fields)
+    if family is None:
         raise UsageError(
-            f"{located.source} is a {family!r} model, which runs in transformers' own classes: there is "
-            f"nothing to verify; expected one of {', '.join(NATIVE)}"
+            f"{located.source} is a {fields.values.get('model_type')!r} model, which runs in transformers' own "
+            f"classes: there is nothing to verify; expected one of {', '.join(NATIVE)}"
         )
     spec: ModelSpec = import_module(NATIVE[family]).plan(located.folder, fields, located.source).spec
     return spec
