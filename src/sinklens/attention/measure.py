@@ -11,7 +11,7 @@ from sinklens.attention.call import AttentionCall, Site
 from sinklens.attention.canvas import Canvas
 from sinklens.attention.clock import StepNumber
 from sinklens.attention.record import Record
-from sinklens.attention.seam import Seen
+from sinklens.attention.seam import Seen, same_scores
 from sinklens.errors import ObservationError, UsageError
 from sinklens.kernels.received import MOST_GROUPS, Received, received_of
 from sinklens.kernels.reference import probabilities
@@ -60,13 +60,12 @@ class Meter:
         site = call.site
         assert site is not None
         codes, expected = self._shared(call, step)
-        arithmetic_is_its = seen.effective is call or _same_keys(seen.effective, call)
         result = received_of(
             call.scores,
             codes=codes,
             groups=len(self.wanted.groups) + 1,
             entropy=self.wanted.entropy,
-            lse=seen.forward.lse if arithmetic_is_its else None,
+            lse=seen.forward.lse if same_scores(seen.effective, call) else None,
             expected=expected,
             impl=self.wanted.impl,
         )
@@ -193,10 +192,6 @@ def _norm(vectors: Float[Tensor, "batch kv_head key dim"]) -> Float[Tensor, "bat
     """L2 norms summed in float32: in bf16 most of them would tie."""
     norms: Tensor = torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.promote_types(vectors.dtype, torch.float32))
     return norms
-
-
-def _same_keys(call: AttentionCall, other: AttentionCall) -> bool:
-    return call.query is other.query and call.key is other.key and call.mask is other.mask
 
 
 def _members(

@@ -110,10 +110,9 @@ def attend(
         else:
             forward = _compute(effective, wants_lse=wants_lse)
             output = _with_other_rows(forward.output, call)
-        for scope, known in zip(scopes, described, strict=True):
-            if recomputing():
-                break  # it has been seen, in the forward
-            scope.see(Seen(incoming=known, effective=_located(effective, known), forward=forward))
+        if not recomputing():  # else it has been seen, in the forward
+            for scope, known in zip(scopes, described, strict=True):
+                scope.see(Seen(incoming=known, effective=_located(effective, known), forward=forward))
     return output
 
 
@@ -193,10 +192,15 @@ def _located(call: AttentionCall, known: AttentionCall) -> AttentionCall:
     )
 
 
+def same_scores(call: AttentionCall, other: AttentionCall) -> bool:
+    """True when the two differ in nothing that their attention weights are made of."""
+    names = ("query", "key", "mask", "is_causal", "scale", "softcap", "sink_logits")
+    return all(getattr(call, name) is getattr(other, name) for name in names)
+
+
 def _same_arithmetic(call: AttentionCall, other: AttentionCall) -> bool:
     """True when the two differ in nothing that attention computes with."""
-    names = ("query", "key", "value", "mask", "is_causal", "scale", "dropout", "softcap", "sink_logits")
-    return all(getattr(call, name) is getattr(other, name) for name in names)
+    return same_scores(call, other) and call.value is other.value and call.dropout is other.dropout
 
 
 def _compute(call: AttentionCall, *, wants_lse: bool) -> Forward:

@@ -5,15 +5,14 @@ Qwen2 without its causal mask. It kept the next-token head, so the output at p p
 rounded to the activations' dtype before the rotation, which in bfloat16 is visible.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sinklens.models.fields import Fields
 from sinklens.models.layers import TransformerShape
-from sinklens.models.native import Blueprint, block_names
+from sinklens.models.native import Blueprint, block_names, sizes
 from sinklens.models.tokenization import ChatFormat, qwen2_tokenizer, token_id
-from sinklens.types import ModelSpec
 
 SWITCHES: dict[str, Any] = {
     "hidden_act": "silu",
@@ -113,15 +112,8 @@ def plan(folder: Path, fields: Fields, source: str) -> Blueprint:
     shape = config.shape()
     tokenizer = qwen2_tokenizer(folder)
     bos_id = None if tokenizer is None else tokenizer.bos_token_id  # the config names eos here
-    spec = ModelSpec(
-        family="dream",
-        layers=shape.layers,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        width=shape.width,
-        vocab_size=shape.rows,
-        causal=False,
+    spec = replace(
+        sizes(shape, "dream", source),
         shift=True,
         mask_id=config.mask_token_id,
         bos_id=fields.optional_integer("bos_token_id") if bos_id is None else bos_id,
@@ -129,6 +121,5 @@ def plan(folder: Path, fields: Fields, source: str) -> Blueprint:
         eot_id=token_id(tokenizer, EOT),
         pad_id=fields.optional_integer("pad_token_id"),
         max_length=config.max_position_embeddings,
-        source=source,
     )
     return Blueprint(shape=shape, spec=spec, tokenizer=tokenizer, chat_format=CHAT, names=names_on_disk(shape))

@@ -4,15 +4,14 @@ OLMo's configuration with one setting of its many switches; the others change th
 MMaDA shares all of it but the chat format and what padding does (mmada.py).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sinklens.errors import ModelError
 from sinklens.models.fields import Fields, read_json
 from sinklens.models.layers import TransformerShape
-from sinklens.models.native import Blueprint, block_names
+from sinklens.models.native import Blueprint, block_names, sizes
 from sinklens.models.tokenization import ChatFormat, fast_tokenizer, token_id
-from sinklens.types import ModelSpec
 
 # Absent or null means the published value.
 SWITCHES = {
@@ -143,22 +142,14 @@ def plan_family(
     config = LLaDAConfig.read(fields)
     shape = config.shape(padding)
     tokenizer = fast_tokenizer(folder)
-    spec = ModelSpec(
-        family=family,
-        layers=shape.layers,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        width=shape.width,
-        vocab_size=shape.rows,
-        causal=False,
+    spec = replace(
+        sizes(shape, family, source),
         mask_id=config.mask_token_id,
         bos_id=_bos_id(folder, fields, tokenizer),
         eos_id=fields.optional_integer("eos_token_id"),
         eot_id=_first(fields.optional_integer("eot_token_id"), token_id(tokenizer, EOT)),
         pad_id=fields.optional_integer("pad_token_id"),
         max_length=config.max_sequence_length,
-        source=source,
     )
     return Blueprint(shape=shape, spec=spec, tokenizer=tokenizer, chat_format=chat_format, names=names_on_disk(shape))
 

@@ -53,6 +53,21 @@ def build(
     return model.eval()
 
 
+def sizes(shape: TransformerShape, family: str, source: str) -> ModelSpec:
+    """What a spec takes from the shape; a family adds its ids and what it promises (`dataclasses.replace`)."""
+    return ModelSpec(
+        family=family,
+        layers=shape.layers,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        width=shape.width,
+        vocab_size=shape.rows,
+        causal=False,
+        source=source,
+    )
+
+
 def block_names(layers: int, ours_to_disk: Mapping[str, str], prefix: str) -> dict[str, str]:
     """The names of all blocks from those of one: "attention.q.weight" -> f"{prefix}.{i}.{name on disk}"."""
     return {
