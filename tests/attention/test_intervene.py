@@ -100,8 +100,8 @@ def test_the_log_sum_exp_of_a_changed_call_is_not_used_for_the_call_before_it() 
     sums = {}
     for measured in (True, False):
         wanted = Wanted(
-            groups={}, maps=frozenset(), map_bytes=0, norms=False, entropy=False, layers=None, before=measured,
-            impl="triton",
+            groups={}, maps=frozenset(), map_bytes=0, norms=False, entropy=False, ranks=False, layers=None,
+            before=measured, impl="triton",
         )  # fmt: skip
         sums[measured] = Meter(wanted).measure(seen, StepNumber(0), None).received
     for measured, scale in ((True, 0.25), (False, 0.01)):

@@ -10,9 +10,11 @@ from torch import Tensor
 from sinklens.attention.call import AttentionCall, Site
 from sinklens.attention.canvas import Canvas
 from sinklens.attention.clock import StepNumber
+from sinklens.attention.outputs import OutputMeter
 from sinklens.attention.record import Record
 from sinklens.attention.seam import Seen, same_scores
 from sinklens.errors import ObservationError, UsageError
+from sinklens.kernels.forward import Forward
 from sinklens.kernels.received import MOST_GROUPS, Received, received_of
 from sinklens.kernels.reference import probabilities
 from sinklens.kernels.scores import Scores
@@ -30,6 +32,7 @@ class Wanted:
     map_bytes: int
     norms: bool
     entropy: bool
+    ranks: bool
     layers: frozenset[int] | None
     before: bool  # measure the incoming call, not the intervened one
     impl: str
@@ -43,7 +46,7 @@ class Meter:
         self.mapped_bytes = 0
         self._codes: dict[tuple[object, ...], Tensor] = {}
         self._uniform: list[tuple[tuple[object, ...], tuple[Tensor | None, ...], Uniform]] = []
-        self._gram: dict[tuple[int, int, int], Tensor] = {}  # of W_o, head by head
+        self._outputs = OutputMeter()
 
     def new_forward(self) -> None:
         self._codes.clear()
@@ -69,13 +72,16 @@ class Meter:
             expected=expected,
             impl=self.wanted.impl,
         )
-        return self._record(call, site, result, seen.forward.kernel, canvas)
+        return self._record(call, site, result, seen.forward, canvas)
 
-    def _record(self, call: AttentionCall, site: Site, result: Received, kernel: str, canvas: int | None) -> Record:
+    def _record(
+        self, call: AttentionCall, site: Site, result: Received, forward: Forward, canvas: int | None
+    ) -> Record:
         place = Canvas.of(call, canvas)
         norms = self.wanted.norms
         key_norm = _norm(call.key) if norms else None
         value_norm = _norm(call.value) if norms else None
+        rank, size = self._outputs.rank_and_size(call, forward.output) if self.wanted.ranks else (None, None)
         return Record(
             site=site,
             by_group=place.hide_padding(result.sums.by_group),
@@ -84,12 +90,14 @@ class Meter:
             group_names=tuple(self.wanted.groups),
             queries=call.query.shape[2],
             impl=result.impl,
-            kernel=kernel,
+            kernel=forward.kernel,
             null_mass=result.sums.null_mass,
             entropy=result.sums.entropy,
             key_norm=None if key_norm is None else place.put(key_norm),
             value_norm=None if value_norm is None else place.put(value_norm),
-            output_norm=place.put_or_none(self._output_norm(call)) if norms else None,
+            output_norm=place.put_or_none(self._outputs.value_norms(call)) if norms else None,
+            output_rank=rank,
+            output_size=size,
             maps=self._maps(call, site, place),
         )
 
@@ -140,22 +148,6 @@ class Meter:
                 return same
         self._codes[key] = codes
         return codes
-
-    def _output_norm(self, call: AttentionCall) -> Float[Tensor, "batch head key"] | None:
-        """|| W_o,h v_j || for every head, from the Gram matrix of that head's slice of W_o."""
-        weight = call.output_weight
-        if weight is None:
-            return None
-        heads, dim = call.query.shape[1], call.value.shape[-1]
-        version = 0 if weight.is_inference() else weight._version  # a training step makes a new version
-        key = (weight.data_ptr(), version, heads)
-        if key not in self._gram:
-            slices = weight.float().view(weight.shape[0], heads, dim).permute(1, 0, 2)
-            self._gram[key] = slices.transpose(-1, -2) @ slices
-        gram = self._gram[key].view(call.value.shape[1], -1, dim, dim)  # by kv head, then the heads that share it
-        value = call.value.float().unsqueeze(2)
-        squares = ((value @ gram) * value).sum(-1)
-        return squares.clamp(min=0).sqrt().flatten(1, 2)
 
     def _maps(self, call: AttentionCall, site: Site, place: Canvas) -> dict[int, Tensor]:
         heads = sorted(head for layer, head in self.wanted.maps if layer == site.layer)

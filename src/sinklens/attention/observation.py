@@ -20,9 +20,12 @@ _STACKED = (
     "key_norm",
     "value_norm",
     "output_norm",
+    "output_rank",
+    "output_size",
 )
 
 _NORMS = "ask for it: observe(model, norms=True)"
+_RANKS = "ask for it: observe(model, ranks=True)"
 _CONTRIBUTION = (
     "it needs observe(model, norms=True) and the output projection beside the attention, which some models (BERT) keep "
     "elsewhere"
@@ -103,6 +106,21 @@ class Layers(ABC):
     def entropy(self) -> Float[Tensor, "layer batch head query"]:
         """Entropy of every attention row, in nats."""
         return self._stack("entropy", "ask for it: observe(model, entropy=True)")
+
+    @property
+    def output_norm(self) -> Float[Tensor, "layer batch head key"]:
+        """Norm of every value behind the head's output projection."""
+        return self._stack("output_norm", _CONTRIBUTION)
+
+    @property
+    def output_rank(self) -> Float[Tensor, "layer batch head"]:
+        """Effective rank of what each head puts out over the queries: 1 is the same direction for all."""
+        return self._stack("output_rank", _RANKS)
+
+    @property
+    def output_size(self) -> Float[Tensor, "layer batch head"]:
+        """Root mean square over queries of the norm of what each head puts out."""
+        return self._stack("output_size", _RANKS)
 
     @property
     def maps(self) -> dict[tuple[int, int], Float[Tensor, "batch query key"]]:

@@ -102,6 +102,7 @@ def observe(
     norms: bool = True,
     entropy: bool = False,
     hidden_norms: bool = False,
+    ranks: bool = False,
     layers: Iterable[int] | None = None,
     measure: Literal["after", "before"] = "after",
     impl: str = "auto",
@@ -116,6 +117,7 @@ def observe(
     maps: (layer, head) pairs whose full attention map is kept, up to `map_bytes` in all.
     norms: key and value norms, and the contribution (received x norm of the value behind the output projection).
     entropy, hidden_norms: entropy of attention rows; norm of the hidden state after each block.
+    ranks: effective rank and size of what each head puts out (after interventions, whatever `measure` says).
     layers: only these self-attention layers.
     measure: "after" interventions, what the model really pays; or "before" them.
     impl: "auto", "reference", "chunked" or "triton"; what ran is in every record.
@@ -129,6 +131,7 @@ def observe(
         map_bytes=map_bytes,
         norms=norms,
         entropy=entropy,
+        ranks=ranks,
         layers=None if layers is None else frozenset(layers),
         before=measure == "before",
         impl=impl,

@@ -26,6 +26,8 @@ class Record:
     key_norm: Float[Tensor, "batch kv_head key"] | None = None
     value_norm: Float[Tensor, "batch kv_head key"] | None = None
     output_norm: Float[Tensor, "batch head key"] | None = None  # of v_j W_o of that head
+    output_rank: Float[Tensor, "batch head"] | None = None  # effective rank of the output over queries
+    output_size: Float[Tensor, "batch head"] | None = None  # root mean square of its norm behind W_o
     maps: Mapping[int, Float[Tensor, "batch query key"]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
