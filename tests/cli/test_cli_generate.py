@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from sinklens.cli.batches import generate_document
-from sinklens.cli.prompts import Prompt
 from sinklens.cli.samplers import SamplerOptions, build_sampler
 from sinklens.models.load import load
 from sinklens.sampling.llada import LLaDASampler
+from sinklens.sampling.prompt_list import Prompt
 
 REFERENCE = str(Path(__file__).parent / "reference_llada.py")
 
@@ -111,12 +111,12 @@ def test_to_writes_the_document_and_keeps_an_earlier_one(sinklens, llada: Path, 
 def test_prompts_come_from_stdin_and_text_needs_a_tokenizer(sinklens, llada: Path) -> None:
     done = sinklens("generate", llada, "--prompts", "-", stdin="hello\n")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "has no tokenizer; use --prompt-ids 1,2,3" in done.stderr
+    assert "has no tokenizer; give ids (--prompt-ids 1,2,3 on" in done.stderr
 
 
 def test_chat_is_for_text(sinklens, llada: Path) -> None:
     done = sinklens("generate", llada, "--prompt-ids", "1,2", "--chat")
-    assert done.returncode == 2 and "--chat formats text, but the prompt is ids" in done.stderr
+    assert done.returncode == 2 and "the chat format is for text, but the prompt is ids" in done.stderr
 
 
 @pytest.mark.parametrize(

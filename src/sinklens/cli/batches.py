@@ -16,10 +16,9 @@ from torch import Tensor, nn
 import sinklens
 from sinklens.cli.live import MASK_BLOCK, CanvasDisplay, CountDisplay, Display
 from sinklens.cli.output import stderr_console
-from sinklens.cli.prompts import Prompt
-from sinklens.errors import UsageError
 from sinklens.models.language_model import LanguageModel
 from sinklens.models.load import Loaded
+from sinklens.sampling.prompt_list import Prompt, encode_prompt
 from sinklens.sampling.step import Generation, Sampler, Step
 
 
@@ -96,23 +95,6 @@ def generate_document(
     return document
 
 
-def encode(model: Loaded, prompt: Prompt, *, chat: bool) -> list[int]:
-    """Ids of one prompt; text goes through the chat format of the model when `chat` is set."""
-    if prompt.ids is not None:
-        if chat:
-            raise UsageError("--chat formats text, but the prompt is ids; leave one of the two out")
-        return list(prompt.ids)
-    if model.tokenizer is None:
-        raise UsageError(
-            f"the prompt is text, but {model.spec.source or 'this model'} has no tokenizer; use --prompt-ids 1,2,3"
-        )
-    if prompt.messages is not None or chat:
-        messages = prompt.messages or ({"role": "user", "content": prompt.text or ""},)
-        return [int(token) for token in model.chat(messages).tolist()]
-    assert prompt.text is not None
-    return list(model.tokenizer.encode(prompt.text))
-
-
 def run_batches(
     model: Loaded,
     prompts: Sequence[Prompt],
@@ -124,7 +106,7 @@ def run_batches(
     seed: int | None,
 ) -> Outcome:
     """Every prompt in the order given, `size` at a time. Ctrl-C ends it with the canvas as it stands."""
-    encoded = [encode(model, prompt, chat=chat) for prompt in prompts]
+    encoded = [encode_prompt(model, prompt, chat=chat) for prompt in prompts]
     outcome = Outcome(rows=[])
     for number, start in enumerate(range(0, len(prompts), size)):
         batch, ids = prompts[start : start + size], encoded[start : start + size]
