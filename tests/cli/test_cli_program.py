@@ -90,7 +90,7 @@ def test_a_bug_is_called_unexpected_and_points_to_debug(
     def fail(*_: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("sinklens.cli.generate.build_sampler", fail, raising=True)
+    monkeypatch.setattr("sinklens.cli.loading.build_sampler", fail, raising=True)
     with pytest.raises(SystemExit) as end:
         main(["generate", str(llada), "--prompt-ids", "1"])
     assert end.value.code == 1

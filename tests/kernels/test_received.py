@@ -30,6 +30,8 @@ def check(problem: Problem, impl: str) -> None:
         counted = codes == group
         got = result.sums.by_group[group].double().cpu().numpy()
         assert (np.abs(got - truth.received(counted)) <= problem.allowed(truth, counted)).all()
+        seen_by = np.broadcast_to(result.uniform.viewers_by_group[group].double().cpu().numpy(), got.shape)
+        np.testing.assert_array_equal(seen_by, truth.viewers(counted))
     counted = codes >= 0
     allowed = problem.allowed(truth, counted)
     total = result.total.double().cpu().numpy()

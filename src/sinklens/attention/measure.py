@@ -86,7 +86,7 @@ class Meter:
             site=site,
             by_group=place.hide_padding(result.sums.by_group),
             expected_by_group=place.hide_padding(result.uniform.by_group),
-            viewers=place.hide_padding(result.viewers),
+            viewers_by_group=place.hide_padding(result.uniform.viewers_by_group),
             group_names=tuple(self.wanted.groups),
             queries=call.query.shape[2],
             impl=result.impl,

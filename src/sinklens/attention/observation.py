@@ -14,7 +14,7 @@ from sinklens.errors import ObservationError
 _STACKED = (
     "by_group",
     "expected_by_group",
-    "viewers",
+    "viewers_by_group",
     "null_mass",
     "entropy",
     "key_norm",
@@ -88,6 +88,11 @@ class Layers(ABC):
     def group_expected(self) -> Mapping[str, Float[Tensor, "layer batch heads_or_1 key"]]:
         """What uniform attention would give from the queries of each group."""
         return self._by_group("expected_by_group")
+
+    @property
+    def group_viewers(self) -> Mapping[str, Float[Tensor, "layer batch heads_or_1 key"]]:
+        """How many queries of each group may see each key."""
+        return self._by_group("viewers_by_group")
 
     @property
     def key_norm(self) -> Float[Tensor, "layer batch kv_head key"]:

@@ -16,7 +16,7 @@ class Record:
     site: Site
     by_group: Float[Tensor, "group batch head key"]
     expected_by_group: Float[Tensor, "group batch heads_or_1 key"]
-    viewers: Float[Tensor, "batch heads_or_1 key"]
+    viewers_by_group: Float[Tensor, "group batch heads_or_1 key"]
     group_names: tuple[str, ...]
     queries: int
     impl: str  # which implementation summed
@@ -42,6 +42,11 @@ class Record:
     def expected(self) -> Float[Tensor, "batch heads_or_1 key"]:
         """What uniform attention under the same mask would give."""
         return self.expected_by_group.sum(0)
+
+    @property
+    def viewers(self) -> Float[Tensor, "batch heads_or_1 key"]:
+        """Counted queries that may see each key."""
+        return self.viewers_by_group.sum(0)
 
     @property
     def fair_share(self) -> Float[Tensor, "batch head key"]:

@@ -19,6 +19,18 @@ Debug = Annotated[
 ]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub id, or a name from `sinklens models`.")]
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON document on stdout.")]
+PromptTexts = Annotated[list[str] | None, typer.Option("--prompt", metavar="TEXT", help="Text to continue.")]
+PromptIds = Annotated[
+    list[str] | None, typer.Option("--prompt-ids", metavar="IDS", help="Token ids to continue: 1,2,3.")
+]
+PromptFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="One prompt a line, - for stdin; .jsonl: objects with prompt, prompt_ids or messages.",
+    ),
+]
+Chat = Annotated[bool, typer.Option("--chat", metavar="", help="Put text into the model's chat format.")]
 Revision = Annotated[str | None, typer.Option(metavar="NAME", help="Branch, tag or commit of a hub model.")]
 Device = Annotated[
     str | None,

@@ -1,8 +1,11 @@
 """Which sampler a model takes, and how the options of the command line become its settings."""
 
+import inspect
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from sinklens.cli import options
 from sinklens.errors import UsageError
 
 LENGTH = 128
@@ -28,6 +31,45 @@ class SamplerOptions:
     stop_at_eos: bool | None = None
     logits_eos_inf: bool | None = None
     confidence_eos_eot_inf: bool | None = None
+
+
+OPTIONS: dict[str, Any] = {
+    "length": options.Length,
+    "steps": options.Steps,
+    "block": options.Block,
+    "alg": options.Alg,
+    "temperature": options.Temperature,
+    "top_p": options.TopP,
+    "top_k": options.TopK,
+    "alg_temp": options.AlgTemp,
+    "cfg": options.Cfg,
+    "remasking": options.Remasking,
+    "threshold": options.Threshold,
+    "stop_at_eos": options.StopAtEos,
+    "logits_eos_inf": options.LogitsEosInf,
+    "confidence_eos_eot_inf": options.ConfidenceEosEotInf,
+}
+
+
+def takes_sampling(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command every sampling option in the place of its parameter `sampling`, which gets them as one."""
+
+    def run(**given: Any) -> None:
+        said = {name: given.pop(name) for name in OPTIONS}
+        command(**given, sampling=SamplerOptions(**said))
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if parameter.name != "sampling":
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        for name, annotation in OPTIONS.items():
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(name, kind, default=None, annotation=annotation))
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 def sampler_name(family: str) -> str:

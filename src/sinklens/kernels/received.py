@@ -40,7 +40,7 @@ class Received:
 
     @property
     def viewers(self) -> Float[Tensor, "batch heads_or_1 key"]:
-        return self.uniform.viewers
+        return self.uniform.viewers_by_group.sum(0)
 
     @property
     def fair_share(self) -> Float[Tensor, "batch head key"]:

@@ -22,7 +22,7 @@ class Uniform:
     """Uniform attention received; the head axis is 1 unless the mask differs between heads."""
 
     by_group: Float[Tensor, "group batch heads_or_1 key"]
-    viewers: Float[Tensor, "batch heads_or_1 key"]  # counted queries that may see the key
+    viewers_by_group: Float[Tensor, "group batch heads_or_1 key"]  # counted queries that may see the key
 
 
 def uniform(
@@ -44,7 +44,7 @@ def uniform(
         sums, viewers = _causal(one_hot, keys)
     else:
         sums, viewers = _row_by_row(one_hot, rows, keys)
-    return Uniform(by_group=sums.float(), viewers=viewers.float())
+    return Uniform(by_group=sums.float(), viewers_by_group=viewers.float())
 
 
 def _same_rows(one_hot: Tensor, rows: MaskRows, keys: int) -> tuple[Tensor, Tensor]:
@@ -60,7 +60,7 @@ def _same_rows(one_hot: Tensor, rows: MaskRows, keys: int) -> tuple[Tensor, Tens
         share = visible / visible.sum(-1, keepdim=True).clamp(min=1)
     batch = one_hot.shape[1]
     share = share.expand(batch, *share.shape[1:])
-    return counts * share, counts.sum(0) * visible.expand(batch, *visible.shape[1:])
+    return counts * share, counts * visible.expand(batch, *visible.shape[1:])
 
 
 def _causal(one_hot: Tensor, keys: int) -> tuple[Tensor, Tensor]:
@@ -73,7 +73,7 @@ def _causal(one_hot: Tensor, keys: int) -> tuple[Tensor, Tensor]:
         tail = torch.cat([tail, tail.new_zeros((*tail.shape[:-1], max(0, keys - queries)))], dim=-1)
         return tail[..., :keys].unsqueeze(-2)
 
-    return from_j_on(one_hot / sees), from_j_on(one_hot.sum(0))
+    return from_j_on(one_hot / sees), from_j_on(one_hot)
 
 
 def _row_by_row(one_hot: Tensor, rows: MaskRows, keys: int) -> tuple[Tensor, Tensor]:
@@ -81,7 +81,7 @@ def _row_by_row(one_hot: Tensor, rows: MaskRows, keys: int) -> tuple[Tensor, Ten
     assert rows.mask is not None
     heads = rows.mask.shape[1]
     sums = one_hot.new_zeros((groups, batch, heads, keys))
-    viewers = one_hot.new_zeros((batch, heads, keys))
+    viewers = torch.zeros_like(sums)
     slab = max(1, SLAB_ELEMENTS // max(1, batch * heads * keys))
     for start in range(0, queries, slab):
         stop = min(start + slab, queries)
@@ -91,5 +91,5 @@ def _row_by_row(one_hot: Tensor, rows: MaskRows, keys: int) -> tuple[Tensor, Ten
         share = visible / visible.sum(-1, keepdim=True).clamp(min=1)
         in_slab = one_hot[:, :, start:stop]
         sums += torch.einsum("gbq,bhqk->gbhk", in_slab, share)
-        viewers += torch.einsum("bq,bhqk->bhk", in_slab.sum(0), visible)
+        viewers += torch.einsum("gbq,bhqk->gbhk", in_slab, visible)
     return sums, viewers

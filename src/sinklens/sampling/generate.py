@@ -51,18 +51,25 @@ def generate(
     taken = list(_start(speaker, ids, padding, sampler, seed))
     if not taken:
         raise UsageError(f"{type(sampler).__name__}.run yielded no step; a sampler yields one Step for each forward")
-    final, start = taken[-1].canvas, ids.shape[1]
-    missing = start + getattr(sampler, "length", 0) - final.shape[1]  # more than 0: all rows ended early
-    final = torch.nn.functional.pad(final, (0, max(0, missing)), value=fill_id(speaker.spec))
-    generated, lengths = _finish(speaker, final[:, start:], getattr(sampler, "eos_id", None))
+    final, lengths, text = finish(speaker, taken[-1].canvas, ids.shape[1], sampler)
     return Generation(
-        ids=torch.cat([final[:, :start], generated], dim=1),
+        ids=final,
         canvases=_canvases(speaker, taken),
         lengths=lengths,
-        text=_text(speaker, generated, lengths),
+        text=text,
         steps=len(taken),
-        prompt_length=start,
+        prompt_length=ids.shape[1],
     )
+
+
+def finish(
+    model: LanguageModel, canvas: Int[Tensor, "batch position"], start: int, sampler: Sampler
+) -> "tuple[Int[Tensor, 'batch final'], Int[Tensor, ' batch'], list[str] | None]":
+    """Of the last canvas, prompt first: the ids as a Generation gives them, how many count, and their text."""
+    missing = start + getattr(sampler, "length", 0) - canvas.shape[1]  # more than 0: all rows ended early
+    final = torch.nn.functional.pad(canvas, (0, max(0, missing)), value=fill_id(model.spec))
+    generated, lengths = _finish(model, final[:, start:], getattr(sampler, "eos_id", None))
+    return torch.cat([final[:, :start], generated], dim=1), lengths, _text(model, generated, lengths)
 
 
 def _start(
