@@ -14,9 +14,22 @@ SOURCE = Path(sinklens.__file__).parent
 # A part may import itself and what stands to its left. Nothing may import what stands to its right.
 ORDER = [
     "errors", "types", "kernels", "sinks", "traces", "attention", "cache", "interventions", "models", "selection",
-    "sampling", "tasks", "verification", "evaluation", "training", "config", "run", "report", "sweeps", "cli",
+    "sampling", "tasks", "verification", "recording", "evaluation", "training", "config", "run", "report",
+    "sweeps", "cli",
 ]  # fmt: skip
-HEAVY = ("torch", "transformers", "numpy", "pyarrow", "matplotlib", "triton", "jaxtyping", "lm_eval", "ray", "kvpress")
+HEAVY = (
+    "torch",
+    "transformers",
+    "numpy",
+    "pyarrow",
+    "matplotlib",
+    "triton",
+    "jaxtyping",
+    "scipy",
+    "lm_eval",
+    "ray",
+    "kvpress",
+)
 
 
 def part_of(path: Path) -> str:

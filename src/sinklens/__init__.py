@@ -18,12 +18,17 @@ _HOMES = {
     "Observation": "attention.observation",
     "SinklensError": "errors",
     "Step": "sampling.step",
+    "Trace": "traces.read",
     "attention_received": "kernels.received",
+    "detect_sinks": "sinks.detect",
     "generate": "sampling.generate",
     "intervene": "attention.observe",
     "load": "models.load",
     "observe": "attention.observe",
+    "open_trace": "traces.read",
     "steps": "sampling.generate",
+    "trace": "run",
+    "track_sinks": "sinks.track",
     "wrap": "models.load",
 }
 
@@ -34,11 +39,15 @@ if TYPE_CHECKING:
     from sinklens.errors import SinklensError
     from sinklens.kernels.received import attention_received
     from sinklens.models.load import load, wrap
+    from sinklens.run import trace
     from sinklens.sampling.autoregressive import AutoregressiveSampler
     from sinklens.sampling.dream import DreamSampler
     from sinklens.sampling.generate import generate, steps
     from sinklens.sampling.llada import LLaDASampler
     from sinklens.sampling.step import Generation, Step
+    from sinklens.sinks.detect import detect_sinks
+    from sinklens.sinks.track import track_sinks
+    from sinklens.traces.read import Trace, open_trace
     from sinklens.types import ModelSpec
 
 __all__ = [
@@ -51,13 +60,18 @@ __all__ = [
     "Observation",
     "SinklensError",
     "Step",
+    "Trace",
     "__version__",
     "attention_received",
+    "detect_sinks",
     "generate",
     "intervene",
     "load",
     "observe",
+    "open_trace",
     "steps",
+    "trace",
+    "track_sinks",
     "wrap",
 ]
 

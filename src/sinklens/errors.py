@@ -5,6 +5,7 @@
     ├── ModelError (ValueError)         a checkpoint, config or tokenizer that cannot be loaded as asked
     ├── ObservationError (RuntimeError) attention that cannot be seen, or was not
     ├── KernelError (RuntimeError)      an attention kernel that cannot run what was asked, here
+    ├── TraceError (RuntimeError)       a trace that cannot be read or written as asked
     └── VerificationError (RuntimeError) a reference that disagrees, or could not be run
 
 A message holds three things: what came, what is accepted, what to do.
@@ -29,6 +30,10 @@ class ObservationError(SinklensError, RuntimeError):
 
 class KernelError(SinklensError, RuntimeError):
     """An attention kernel that cannot run what was asked, here."""
+
+
+class TraceError(SinklensError, RuntimeError):
+    """A trace that cannot be read or written as asked."""
 
 
 class VerificationError(SinklensError, RuntimeError):

@@ -9,10 +9,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sinklens.cli.figures import figures
 from sinklens.cli.generate import generate
 from sinklens.cli.interrupts import INTERRUPTED, was_interrupted
 from sinklens.cli.models import models
 from sinklens.cli.options import Debug, debug_wanted
+from sinklens.cli.sinks import sinks
+from sinklens.cli.trace import trace
 from sinklens.cli.verify import verify
 from sinklens.errors import SinklensError, UsageError
 
@@ -52,6 +55,9 @@ app = typer.Typer(
 )
 app.command(cls=PlainCommand)(models)
 app.command(cls=PlainCommand)(generate)
+app.command(cls=PlainCommand)(trace)
+app.command(cls=PlainCommand)(sinks)
+app.command(cls=PlainCommand)(figures)
 app.command(cls=PlainCommand)(verify)
 
 

@@ -39,6 +39,7 @@ def import_heavy() -> None:
         from transformers.models.auto import modeling_auto
 
         import sinklens.models.load
+        import sinklens.run
         import sinklens.sampling.diffusion
         import sinklens.sampling.generate
 

@@ -85,10 +85,11 @@ class CanvasDisplay:
 
 
 class CountDisplay:
-    """The number of the step, after two seconds of silence: a bar on a terminal, else a line now and then."""
+    """The step (or another unit of work) a run is at, after two seconds of silence: a bar on a terminal, else a line
+    now and then."""
 
-    def __init__(self, console: Console, *, clock: Clock = time.monotonic) -> None:
-        self._console, self._clock = console, clock
+    def __init__(self, console: Console, *, clock: Clock = time.monotonic, unit: str = "step") -> None:
+        self._console, self._clock, self._unit = console, clock, unit
         self._speak_at = clock() + PATIENCE
         self._bar: tuple[Progress, TaskID] | None = None
 
@@ -100,11 +101,11 @@ class CountDisplay:
             if self._console.is_terminal:
                 self._bar = self._start_bar(step, steps, label)
             else:
-                self._console.print(f"{label}step {step}/{steps}", markup=False)
+                self._console.print(f"{label}{self._unit} {step}/{steps}", markup=False)
                 self._speak_at = self._clock() + INTERVAL
 
     def _start_bar(self, step: int, steps: int, label: str) -> tuple[Progress, TaskID]:
-        step_column = TextColumn("{task.description}step {task.completed}/{task.total}", markup=False)
+        step_column = TextColumn(f"{{task.description}}{self._unit} {{task.completed}}/{{task.total}}", markup=False)
         columns = (step_column, BarColumn(), TimeElapsedColumn())
         progress = Progress(*columns, console=self._console, transient=True)
         progress.start()

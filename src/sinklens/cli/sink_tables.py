@@ -1,0 +1,190 @@
+"""What `sinklens sinks` prints for people: a line of what was found, then one small table a part."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sinklens.sinks.tokens import display
+
+Entry = Mapping[str, Any]
+RATIOS = ("key_norm", "value_norm", "output_norm", "hidden_norm", "contribution")
+
+
+def print_entry(entry: Entry) -> None:
+    """One trace."""
+    console = Console(file=sys.stdout, highlight=False)
+    _heading(console, entry)
+    if entry["overview"]["sinks"]:
+        for part in (_tracks, _tokens, _depth, _events, _explained, _mechanism, _agreement):
+            part(console, entry)
+    for part, why in entry["missing"].items():
+        console.print(f"no {part}: {why}", markup=False, style="dim")
+
+
+def _heading(console: Console, entry: Entry) -> None:
+    seen, model, question = entry["overview"], entry["model"], entry["question"]
+    steps = _range(seen["steps"])
+    state = "" if entry["complete"] else ", not complete"
+    console.print(Text(entry["name"], style="bold"), Text(f"({entry['trace']}{state})", style="dim"))
+    console.print(
+        f"{seen['samples']} prompt{'s' * (seen['samples'] != 1)}, {steps} steps, {model['layers']} layers x "
+        f"{model['heads']} heads, {_range(seen['tokens'])} tokens",
+        markup=False,
+    )
+    console.print(
+        f"sinks by {question['metric']} {question['value']:g}: {_interval(seen['sink_share'])} of tokens "
+        f"({seen['sinks']:,} of {seen['cells']:,}), which absorb {_interval(seen['absorbed'])} of attention",
+        markup=False,
+    )
+
+
+def _tracks(console: Console, entry: Entry) -> None:
+    tracks = entry["tracks"]
+    if tracks is None:
+        return
+    life = tracks["lifetimes"]["tracks"]
+    median = (
+        "more than half outlive the trace" if life["median"] is None else f"half live at most {life['median']:g} steps"
+    )
+    table = _table(f"{tracks['tracks']} tracks; {median}", ("kind", "tracks", "share", "95 %", "under the null"))
+    for name, share in tracks["shares"].items():
+        if name != "right_minus_left":
+            style = "bold" if name == "moving" else ""
+            cells = (name, str(share["tracks"]), _percent(share["value"]), _range_of(share), _percent(share["null"]))
+            table.add_row(*cells, style=style)
+    console.print("", table, sep="\n")
+
+
+def _tokens(console: Console, entry: Entry) -> None:
+    counted = entry["tokens"]
+    if counted is None:
+        return
+    for title, name in (("token", "tokens"), ("class", "classes"), ("region", "regions")):
+        table = _table(f"Sinks by {title}", (title, "sinks", "share", "95 %", "of all tokens", "lift"))
+        for row in counted[name]:
+            label = row["name"] if name != "tokens" else f"{display(row['name'])}  ({row['token_class']})"
+            lift = "" if row["lift"] is None else f"{row['lift']:.1f}"
+            table.add_row(
+                label, f"{row['sinks']:,}", _percent(row["share"]), _range_of(row), _percent(row["base"]), lift
+            )
+        console.print("", table, sep="\n")
+
+
+def _depth(console: Console, entry: Entry) -> None:
+    depth = entry["depth"]
+    if depth is None:
+        return
+    words = {
+        "sinks": "sinks a head and step",
+        "absorbed": "attention they absorb",
+        "share": "fair shares of the main sink",
+        "mass": "mass of the main sink",
+        "gini": "inequality (Gini)",
+        "effective": "tokens attended to",
+    }
+    table = _table("With depth", ("", "first layer", "last layer", "Spearman", "95 %"))
+    for name, word in words.items():
+        layers = [one["value"] for one in depth["by_layer"][name]]
+        correlation = depth["spearman"][name]
+        table.add_row(
+            word, _number(layers[0]), _number(layers[-1]), _number(correlation["value"]), _numbers_of(correlation)
+        )
+    console.print("", table, sep="\n")
+
+
+def _events(console: Console, entry: Entry) -> None:
+    rows = [row for row in entry["events"] or () if row["measure"] == "fair_share"]
+    if not rows:
+        return
+    table = _table(
+        "Fair share after a token appeared"
+        if entry["model"]["causal"]
+        else "Fair share around the commit (0: masked for the last time)",
+        ("steps after", *(str(r["offset"]) for r in rows)),
+    )
+    table.add_row("committing", *(_number(row["value"]) for row in rows))
+    table.add_row("others", *(_number(row["control"]) for row in rows))
+    console.print("", table, sep="\n")
+
+
+def _explained(console: Console, entry: Entry) -> None:
+    explained = entry["explained"]
+    if explained is None or explained["full"] is None:
+        return
+    checked = explained["full_cv"] is not None
+    how = "on prompts left out" if checked else "in-sample: one prompt, nothing to check it on"
+    table = _table(f"Explained share of sink status ({how})", ("factor", "alone", "95 %", "unique", "95 %"))
+    for factor in explained["factors"]:
+        if factor["levels"] < 2:  # nothing is masked in an autoregressive run
+            continue
+        alone, unique = (
+            factor[f"{name}_cv"] or {"value": factor[name], "low": None, "high": None} for name in ("alone", "unique")
+        )
+        table.add_row(
+            factor["factor"], _percent(alone["value"]), _range_of(alone), _percent(unique["value"]), _range_of(unique)
+        )
+    full = explained["full_cv"] or {"value": explained["full"], "low": None, "high": None}
+    table.add_row("all four", _percent(full["value"]), _range_of(full), "", "", style="bold")
+    console.print("", table, sep="\n")
+
+
+def _mechanism(console: Console, entry: Entry) -> None:
+    layers = entry["mechanism"]
+    if not layers:
+        return
+    known = [name for name in RATIOS if any(name in layer["ratios"] for layer in layers)]
+    verdicts = [
+        name for name in ("no-op", "broadcast", "mixed", "no sink") if any(layer["verdicts"] for layer in layers)
+    ]
+    table = _table("Sinks against other tokens (ratio), and heads by verdict", ("layer", *known, *verdicts))
+    for layer in layers:
+        ratios = (_number(layer["ratios"].get(name, {}).get("value")) for name in known)
+        table.add_row(str(layer["layer"]), *ratios, *(str(layer["verdicts"].get(name, "")) for name in verdicts))
+    console.print("", table, sep="\n")
+
+
+def _agreement(console: Console, entry: Entry) -> None:
+    found = entry["agreement"]
+    if found is None:
+        return
+    table = _table("Do definitions agree? (Jaccard, all layers)", ("", *found["metrics"]))
+    for name, row in zip(found["metrics"], found["jaccard"], strict=True):
+        table.add_row(name, *(_number(value) for value in row))
+    console.print("", table, sep="\n")
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left", header_style="dim", overflow="fold")
+    return table
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def _range_of(share: Entry) -> str:
+    return "" if share["low"] is None else f"{100 * share['low']:.1f} to {100 * share['high']:.1f}"
+
+
+def _numbers_of(share: Entry) -> str:
+    return "" if share["low"] is None else f"{_number(share['low'])} to {_number(share['high'])}"
+
+
+def _interval(share: Entry) -> str:
+    between = _range_of(share)
+    return _percent(share["value"]) + (f" [{between}]" if between else "")
+
+
+def _range(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low} to {high}"

@@ -1,0 +1,1 @@
+"""From a model, prompts and a sampler to a trace on disk."""

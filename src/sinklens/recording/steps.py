@@ -1,0 +1,203 @@
+"""One run, step by step, as rows of a trace.
+
+Each step that is kept runs under an observer of its own, so memory holds one step at a time. Queries are told apart in
+the same pass: masked from unmasked ones on a canvas, the newest one in an autoregressive run.
+
+An autoregressive run with a KV cache computes one new query a step. Earlier rows of attention do not change, so column
+sums over all queries so far are the running sum of what the steps give; `received` is that sum, `last_row` the newest
+row alone.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from sinklens.attention.clock import StepNumber
+from sinklens.attention.observation import StepObservation
+from sinklens.attention.observe import observe
+from sinklens.errors import ObservationError
+from sinklens.recording.running import RunningSums
+from sinklens.recording.wanted import Wanted
+from sinklens.sampling.generate import steps
+from sinklens.sampling.step import Sampler, Step
+from sinklens.traces.rows import AttentionRows, GroupRows, StepRows
+
+
+class _Ended(Exception):  # noqa: N818 - not an error
+    """The run has no further step. It leaves an observer's context without the complaint that nothing ran."""
+
+
+class Recorder:
+    """The steps of one prompt. After the last, `canvas` is the final one."""
+
+    def __init__(self, model: Any, prompt: list[int], sampler: Sampler, *, wanted: Wanted, seed: int | None) -> None:
+        self.model, self.wanted = model, wanted
+        self.canvas: Int[Tensor, " position"] = torch.tensor(prompt)
+        self._run = steps(model, [prompt], sampler, seed=seed)
+        self._causal: bool = model.spec.causal
+        self._sums = RunningSums()  # of an autoregressive run
+        self._index = 0
+
+    def rows(self) -> Iterator[StepRows]:
+        """One entry a forward, as it happens."""
+        while True:
+            began = time.monotonic()
+            try:
+                step, seen = self._advance()
+            except _Ended:
+                return
+            yield self._row(step, seen, began)
+            self.canvas = step.canvas[0].cpu()
+            self._index += 1
+
+    def _advance(self) -> tuple[Step, StepObservation | None]:
+        """The next step, observed where its attention is kept, or summed over a causal run."""
+        stored = self.wanted.stores(self._index)
+        if not (stored or self._causal):
+            return self._next(), None
+        norms = self.wanted.norms
+        with observe(
+            self.model,
+            groups=self._groups(),
+            maps=self.wanted.maps_at(self._index),
+            norms=stored and norms,
+            hidden_norms=norms,
+            ranks=stored and norms,
+            layers=self.wanted.layers,
+        ) as seen:
+            step = self._next()
+        if len(seen.steps) != 1:
+            raise ObservationError(
+                f"step {self._index} ran {len(seen.steps)} forwards; a trace needs a sampler that yields one Step for "
+                "each forward"
+            )
+        return step, seen.steps[0]
+
+    def _next(self) -> Step:
+        step = next(self._run, None)
+        if step is None:
+            raise _Ended
+        return step
+
+    def _groups(self) -> Mapping[str, Callable[[StepNumber], Tensor]]:
+        if self._causal:
+            return {"last_row": _newest}
+        mask_id = self.model.spec.mask_id
+        if mask_id is None:
+            return {}
+        return {"masked": lambda step: _masked(step, mask_id), "unmasked": lambda step: ~_masked(step, mask_id)}
+
+    def _row(self, step: Step, seen: StepObservation | None, began: float) -> StepRows:
+        after, committed = step.canvas[0].cpu(), step.committed[0].cpu()
+        before = self._before(after, committed)
+        places = committed.nonzero().flatten()
+        attention = None if seen is None else self._attention(seen, keys=len(before))
+        return StepRows(
+            step=self._index,
+            ids=before.numpy().astype(np.int32),
+            masked=self._is_masked(before).numpy(),
+            committed=places.numpy().astype(np.int32),
+            committed_ids=after[places].numpy().astype(np.int32),
+            confidence=step.confidence[0].cpu().numpy(),
+            block=None if step.block is None else (step.block.start, step.block.stop),
+            seconds=time.monotonic() - began,
+            attention=attention,
+        )
+
+    def _before(self, after: Int[Tensor, " position"], committed: Bool[Tensor, " position"]) -> Tensor:
+        """What the forward read: the canvas of the step before; at first the prompt, or the canvas it began with."""
+        if self._causal or self._index:
+            return self.canvas
+        return after.masked_fill(committed, self.model.spec.mask_id) if self.model.spec.mask_id is not None else after
+
+    def _is_masked(self, ids: Int[Tensor, " position"]) -> Bool[Tensor, " position"]:
+        mask_id = None if self._causal else self.model.spec.mask_id
+        return torch.zeros_like(ids, dtype=torch.bool) if mask_id is None else ids == mask_id
+
+    def _attention(self, seen: StepObservation, *, keys: int) -> AttentionRows | None:
+        """The arrays of this step, summed over the steps so far in a causal run; None: not to be kept."""
+        heads = list(self.wanted.heads)
+        sums = {name: _numbers(getattr(seen, name)) for name in ("received", "expected", "viewers")}
+        queries, hidden = seen.calls[0].queries, self._hidden(seen)
+        if self._causal:
+            self._sums.begin(queries, keys)
+            sums = {name: self._sums.add(name, values) for name, values in sums.items()}
+            queries = self._sums.queries
+            hidden = None if hidden is None else self._sums.place("hidden", hidden)
+        if not self.wanted.stores(self._index):
+            return None
+        return AttentionRows(
+            layers=self.wanted.layers,
+            heads=heads,
+            received=sums["received"][:, heads],
+            expected=_some(sums["expected"], heads),
+            viewers=_some(sums["viewers"], heads),
+            queries=queries,
+            groups={
+                name: GroupRows(
+                    received=_numbers(values)[:, heads],
+                    expected=_some(_numbers(seen.group_expected[name]), heads),
+                    viewers=_some(_numbers(seen.group_viewers[name]), heads),
+                )
+                for name, values in seen.groups.items()
+            },
+            hidden_norm=hidden,
+            maps={where: values[0].numpy() for where, values in seen.maps.items()},
+            impl=", ".join(sorted({record.impl for record in seen.calls})),
+            kernel=", ".join(sorted({record.kernel for record in seen.calls})),
+            **_norms(seen, heads),
+        )
+
+    def _hidden(self, seen: StepObservation) -> "Float[np.ndarray, 'layer query'] | None":
+        """Of the blocks of the layers that are kept, where there is one block a layer."""
+        if len(seen.hidden) != self.model.spec.layers:
+            return None
+        return seen.hidden_norm[:, 0].numpy()[list(self.wanted.layers)]
+
+
+def _norms(seen: StepObservation, heads: list[int]) -> dict[str, np.ndarray | None]:
+    """What was measured beside the sums; None where the model has no such thing, or it was not asked for."""
+    found: dict[str, np.ndarray | None] = {}
+    for name in ("key_norm", "value_norm", "output_norm", "output_rank", "output_size"):
+        known = all(getattr(record, name) is not None for record in seen.calls)
+        found[name] = _numbers(getattr(seen, name)) if known else None
+    for name in ("output_norm", "output_rank", "output_size"):
+        values = found[name]
+        found[name] = None if values is None else values[:, heads]
+    has_null = any(record.null_mass is not None for record in seen.calls)
+    found["null_mass"] = _numbers(seen.null_mass)[:, heads] if has_null else None
+    return found
+
+
+def _numbers(values: Float[Tensor, "layer batch *rest"]) -> np.ndarray:
+    """The one row of the batch, as numpy."""
+    return values[:, 0].float().numpy()
+
+
+def _some(values: Float[np.ndarray, "layer heads_or_1 key"], heads: list[int]) -> np.ndarray:
+    """Of the heads that are kept, where heads differ."""
+    return values if values.shape[1] == 1 else values[:, heads]
+
+
+def _canvas(step: StepNumber) -> Int[Tensor, "batch position"]:
+    if step.canvas is None:
+        raise ObservationError(
+            "the sampler does not say what its forwards read, so queries cannot be told apart; wrap each forward in "
+            "`with at_step(StepNumber(index, canvas=ids, masked=masked))`, see docs/bring-your-own.md"
+        )
+    return step.canvas
+
+
+def _newest(step: StepNumber) -> Bool[Tensor, "batch position"]:
+    newest = torch.zeros_like(_canvas(step), dtype=torch.bool)
+    newest[:, -1] = True
+    return newest
+
+
+def _masked(step: StepNumber, mask_id: int) -> Bool[Tensor, "batch position"]:
+    return _canvas(step) == mask_id if step.masked is None else step.masked

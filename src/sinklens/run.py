@@ -1,0 +1,121 @@
+"""The straight line: prompts and a sampler through a model, observed, into a trace on disk.
+
+    trace(model, prompts, sampler, to="runs/a")
+
+One prompt after the other: each is a sample of its own, written when it is whole. What is on disk is never done again.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sinklens.recording.identity import describe_tokens
+from sinklens.recording.plan import Plan, plan_trace
+from sinklens.recording.steps import Recorder
+from sinklens.sampling.generate import finish
+from sinklens.sampling.step import Sampler
+from sinklens.traces.read import Trace, open_trace
+from sinklens.traces.rows import SampleEnd
+from sinklens.traces.sample import SampleWriter
+from sinklens.traces.write import TraceWriter
+
+Progress = Callable[[int, int, int], None]  # number of the sample, of how many, steps it has done
+
+
+def trace(
+    model: Any,
+    prompts: Any,
+    sampler: Sampler,
+    *,
+    to: "str | os.PathLike[str]",
+    seed: int = 0,
+    chat: bool = False,
+    name: str | None = None,
+    detail: str = "full",
+    layers: Iterable[int] | None = None,
+    heads: Iterable[int] | None = None,
+    every: int = 1,
+    maps: Iterable[Sequence[int]] = (),
+    norms: bool = True,
+    exact: bool = False,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Trace:
+    """Generate from every prompt and keep what every token received, in the folder `to`.
+
+    prompts: a text, ids, messages, a list of these, or the Path of a text file (one a line) or .jsonl file.
+    seed: of the first prompt; the next one has seed + 1. chat: put texts into the model's chat format.
+    name: what figures call it; by default the model's.
+    detail: "full", or "sinks": only keys that exceed the others' mean by more than one fair share.
+    layers, heads, every: keep only these, and the attention of every N-th step only.
+    maps: (layer, head, step) whose whole attention map is kept.
+    norms: key, value, output and hidden norms too. exact: float32 untouched, not rounded.
+    resume: go on with a trace that was interrupted; the same arguments, the same result.
+    """
+    plan = plan_trace(
+        model,
+        prompts,
+        sampler,
+        seed=seed,
+        chat=chat,
+        name=name,
+        detail=detail,
+        layers=layers,
+        heads=heads,
+        every=every,
+        maps=maps,
+        norms=norms,
+        exact=exact,
+    )
+    return run_plan(plan, to=to, resume=resume, progress=progress)
+
+
+def run_plan(
+    plan: Plan, *, to: "str | os.PathLike[str]", resume: bool = False, progress: Progress | None = None
+) -> Trace:
+    """Record every sample that is not there yet."""
+    samples, to = len(plan.ids), Path(to)
+    with TraceWriter.create(to, plan.manifest(), samples=samples, resume=resume, exact=plan.wanted.exact) as writer:
+        for number in writer.missing:
+            with writer.sample(number) as sample:
+                _record(plan, number, sample, progress)
+        if not writer.manifest["complete"]:
+            writer.finish(_what_computed(open_trace(to)))
+    made = open_trace(to)
+    longest = max(made.canvases(sample).ids.shape[0] for sample in made.samples)
+    for layer, head, step in sorted(entry for entry in plan.wanted.maps if entry[2] >= longest):
+        warnings.warn(f"no map of layer {layer}, head {head} at step {step}: no run was that long", stacklevel=2)
+    return made
+
+
+def _what_computed(recorded: Trace) -> dict[str, Any]:
+    """Which implementation summed and which kernels ran, over all samples."""
+    used = recorded.table("steps", columns=["impl", "kernel"]).to_pydict()
+    return {name: sorted({value for value in used[name] if value is not None}) for name in ("impl", "kernel")}
+
+
+def _record(plan: Plan, number: int, sample: SampleWriter, progress: Progress | None) -> None:
+    recorder = Recorder(plan.model, plan.ids[number], plan.sampler, wanted=plan.wanted, seed=plan.seed + number)
+    occurring: set[int] = set()
+    for rows in recorder.rows():
+        sample.add(rows)
+        occurring.update(rows.ids.tolist(), rows.committed_ids.tolist())
+        if progress is not None:
+            progress(number, len(plan.ids), rows.step + 1)
+    start = len(plan.ids[number])
+    final, _, text = finish(plan.model, recorder.canvas[None].to(plan.model.device), start, plan.sampler)
+    ids = final[0].cpu().numpy().astype(np.int32)
+    occurring.update(ids.tolist())
+    sample.end(
+        SampleEnd(
+            prompt=plan.prompts[number].text,
+            text=None if text is None else text[0],
+            prompt_length=start,
+            ids=ids,
+            tokens=describe_tokens(plan.model, sorted(occurring)),
+        )
+    )

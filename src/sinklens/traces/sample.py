@@ -1,0 +1,141 @@
+"""One sample on its way to the disk: steps come in, row groups of one layer and a run of steps go out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sinklens.errors import UsageError, choose
+from sinklens.traces.estimate import BUFFER_BYTES
+from sinklens.traces.files import SampleFiles, lists_of
+from sinklens.traces.pack import Kept, Packed, as_stored, pack, standing_out, widen
+from sinklens.traces.rows import AttentionRows, SampleEnd, StepRows
+from sinklens.traces.schema import groups_of
+from sinklens.traces.storage import Storage
+
+
+class SampleWriter:
+    """Takes the steps of one sample in order; `TraceWriter.sample` makes it."""
+
+    def __init__(self, files: SampleFiles, manifest: Mapping[str, Any], storage: Storage) -> None:
+        self._files = files
+        self._sparse = manifest["detail"] == "sinks"
+        self._groups = groups_of(manifest["model"]["causal"])
+        self._model_heads = int(manifest["model"]["heads"])
+        self._storage = storage
+        self._lines: list[dict[str, Any]] = []  # of the table `steps`, and the seconds
+        self._maps: list[dict[str, Any]] = []
+        self._packed: list[tuple[int, dict[str, Packed]]] = []
+        self._held: tuple[int, AttentionRows, Kept] | None = None  # sparse: waits for the step behind it
+        self._before: Kept | None = None
+        self._shape: tuple[Any, ...] | None = None
+        self._bytes = self._count = self._positions = 0
+        self.ended = False
+
+    def add(self, rows: StepRows) -> None:
+        """The next step. Its arrays are copied."""
+        if self.ended or rows.step != self._count:
+            wanted = "no step, it has ended" if self.ended else f"step {self._count}"
+            raise UsageError(f"step {rows.step} came where the sample takes {wanted}; add every step, in order, from 0")
+        self._count += 1
+        self._positions = max(self._positions, rows.positions)
+        if rows.attention is not None:
+            self._add_attention(rows.step, rows.attention)
+        self._lines.append(_line(rows))
+        self._bytes += rows.ids.nbytes + rows.confidence.nbytes
+        if self._bytes >= BUFFER_BYTES:
+            self._flush()
+
+    def end(self, end: SampleEnd) -> None:
+        """What is known now; nothing can be added behind it."""
+        self._release(None)
+        self._flush()
+        for table in ("attention", "uniform", "steps", "timing"):
+            if self._count == 0 or (table in ("attention", "uniform") and self._shape is None):
+                self._files.write(table, {}, 0)  # every sample has these files
+        ids = sorted(end.tokens)
+        texts, classes = ([end.tokens[one][index] for one in ids] for index in (0, 1))
+        self._files.write("tokens", {"id": np.array(ids, np.int32), "text": texts, "class": classes}, len(ids))
+        row = {
+            "prompt": [end.prompt],
+            "prompt_length": [end.prompt_length],
+            "ids": lists_of([end.ids]),
+            "text": [end.text],
+            "steps": [self._count],
+            "positions": [max(self._positions, len(end.ids))],
+        }
+        self._files.write("sample", row, 1)
+        self.ended = True
+
+    def _add_attention(self, step: int, rows: AttentionRows) -> None:
+        self._check_same(step, rows)
+        rows = as_stored(rows, self._storage)
+        for (layer, head), values in rows.maps.items():
+            site = {"step": step, "layer": layer, "head": head}
+            self._maps.append(site | {"queries": values.shape[0], "keys": values.shape[1], "map": values.ravel()})
+            self._bytes += values.nbytes
+        if self._sparse:
+            kept = standing_out(rows)
+            self._release(kept)
+            self._held = (step, rows, kept)
+        else:
+            self._keep(step, pack(rows, kept=None, model_heads=self._model_heads))
+
+    def _check_same(self, step: int, rows: AttentionRows) -> None:
+        """All stored steps of a sample have the same layers, heads and columns."""
+        for name in rows.groups:
+            choose("group", name, self._groups)
+        optional = [name for name, value in vars(rows).items() if value is None and name not in ("impl", "kernel")]
+        shape = ([int(i) for i in rows.layers], [int(i) for i in rows.heads], sorted(rows.groups), sorted(optional))
+        if self._shape is not None and shape != self._shape:
+            raise UsageError(
+                f"step {step} has other layers, heads, groups or missing arrays than the steps before it "
+                f"({shape} against {self._shape}); record the same in every stored step"
+            )
+        self._shape = shape
+
+    def _release(self, following: Kept | None) -> None:
+        """Pack the step that was held: the step behind it, or that there is none, is known now."""
+        if self._held is None:
+            return
+        step, rows, kept = self._held
+        wide = widen(kept, self._before, following)
+        self._keep(step, pack(rows, kept=wide, model_heads=self._model_heads))
+        self._before, self._held = kept, None
+
+    def _keep(self, step: int, tables: dict[str, Packed]) -> None:
+        self._packed.append((step, tables))
+        self._bytes += sum(packed.nbytes for packed in tables.values())
+
+    def _flush(self) -> None:
+        for table in self._packed[0][1] if self._packed else ():
+            self._files.write_layers(table, [(step, tables[table]) for step, tables in self._packed])
+        for table, lines in (("steps", self._lines), ("timing", self._lines), ("maps", self._maps)):
+            if lines:
+                self._files.write(table, _columns(lines), len(lines))
+        self._packed, self._lines, self._maps, self._bytes = [], [], [], 0
+
+
+def _columns(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rows as columns; those of arrays are lists."""
+    columns = {name: [line[name] for line in lines] for name in lines[0]}
+    return {name: lists_of(values) if isinstance(values[0], np.ndarray) else values for name, values in columns.items()}
+
+
+def _line(rows: StepRows) -> dict[str, Any]:
+    """A row of `steps`, and of `timing`. Copies: the caller may go on with its arrays."""
+    block_start, block_stop = (None, None) if rows.block is None else rows.block
+    return {
+        "step": rows.step,
+        "canvas": np.array(rows.ids, np.int32),
+        "masked": np.array(rows.masked, bool),
+        "committed": np.array(rows.committed, np.int32),
+        "committed_ids": np.array(rows.committed_ids, np.int32),
+        "confidence": np.array(rows.confidence, np.float32),
+        "block_start": block_start,
+        "block_stop": block_stop,
+        "stored": rows.attention is not None,
+        "impl": None if rows.attention is None else rows.attention.impl,
+        "kernel": None if rows.attention is None else rows.attention.kernel,
+        "seconds": rows.seconds,
+    }

@@ -1,0 +1,242 @@
+"""A trace of a real run: what is on disk is what observing and generating give, for canvases and for causal models."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import sinklens as sl
+from attention.zoo import rows
+from sampling.tiny_causal import tiny_causal
+from sinklens.attention.clock import StepNumber, at_step
+from sinklens.errors import ObservationError, UsageError
+from sinklens.models.load import wrap
+
+PROMPT = [17, 42, 8, 99, 23]
+LLADA = sl.LLaDASampler(steps=8, length=16, block=8)
+
+
+@pytest.mark.parametrize(
+    ("family", "sampler"),
+    [
+        ("llada", LLADA),
+        ("llada", sl.LLaDASampler(steps=4, length=8, block=8, cfg=0.5, temperature=0.7)),
+        ("mmada", sl.LLaDASampler(steps=4, length=8, block=4)),
+        ("dream", sl.DreamSampler(steps=6, length=10, alg="entropy", temperature=0.3)),
+    ],
+)
+def test_a_trace_holds_what_observing_gives(golden: Path, tmp_path: Path, family: str, sampler: Any) -> None:
+    model = sl.load(golden / family)
+    made = sl.trace(model, [PROMPT], sampler, to=tmp_path / "t", seed=3, exact=True)
+    groups = {"masked": lambda step: step.masked}
+    with sl.observe(model, groups=groups, hidden_norms=True, ranks=True) as seen:
+        out = sl.generate(model, [PROMPT], sampler, seed=3)
+    assert made.complete and made.samples == [0]
+    canvases = made.canvases(0)
+    assert out.canvases is not None
+    np.testing.assert_array_equal(canvases.ids, out.canvases[:-1, 0])
+    np.testing.assert_array_equal(canvases.masked, out.canvases[:-1, 0] == model.spec.mask_id)
+    decided = (out.canvases[:-1, 0] == model.spec.mask_id) & (out.canvases[1:, 0] != model.spec.mask_id)
+    assert (canvases.committed | ~decided.numpy()).all()  # a proposed mask is committed too, and stays a mask
+    np.testing.assert_array_equal(made.info(0).ids, out.ids[0])
+    for number in range(model.spec.layers):
+        layer = made.layer(0, number, groups=True, norms=True)
+        stacked = {
+            name: np.stack([getattr(step, name)[number, 0].numpy() for step in seen.steps])
+            for name in ("received", "expected", "viewers", "key_norm", "value_norm", "output_norm", "output_rank",
+                         "output_size", "hidden_norm")
+        }  # fmt: skip
+        for name, values in stacked.items():
+            np.testing.assert_allclose(getattr(layer, name), values, rtol=1e-6, atol=1e-7, err_msg=name)
+        masked = np.stack([step.groups["masked"][number, 0].numpy() for step in seen.steps])
+        np.testing.assert_allclose(layer.groups["masked"].received, masked, rtol=1e-5, atol=1e-6)
+        both = layer.groups["masked"].received + layer.groups["unmasked"].received
+        np.testing.assert_allclose(both, layer.received, rtol=1e-5, atol=1e-5)
+        counts = canvases.masked.sum(-1)[:, None, None]
+        assert (layer.groups["masked"].viewers == counts).all()
+
+
+def uncached(model: Any) -> Any:
+    """The same causal model without a cache: every step runs on all ids."""
+    whole = wrap(model)
+    whole.__class__ = type("Whole", (type(whole),), {"decode": None})
+    return whole
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+def test_a_causal_trace_sums_over_all_queries_so_far(tmp_path: Path, name: str, cached: bool) -> None:
+    row = next(row for row in rows() if row.name == name)
+    model = row.build("sdpa")
+    traced = wrap(model) if cached else uncached(model)
+    made = sl.trace(
+        traced, [PROMPT[:2], [5, 6, 7, 9]], sl.AutoregressiveSampler(length=9), to=tmp_path / "t", exact=True
+    )
+    ids = torch.tensor(made.info(1).ids)[None].long()
+    eager = row.build("eager")
+    steps = made.canvases(1).ids.shape[0]
+    assert steps == 9 or made.info(1).ids[-1] == model.config.pad_token_id
+    with torch.no_grad():
+        output = eager(ids, output_attentions=True, output_hidden_states=True)
+    for number in range(model.config.num_hidden_layers):
+        maps = output.attentions[number][0].numpy()  # [head, query, key]; causal, so rows do not change later
+        layer = made.layer(1, number, groups=True, norms=True)
+        for step in range(steps):
+            keys = 4 + step
+            np.testing.assert_allclose(layer.received[step, :, :keys], maps[:, :keys, :keys].sum(1), atol=2e-5)
+            np.testing.assert_allclose(
+                layer.groups["last_row"].received[step, :, :keys], maps[:, keys - 1, :keys], atol=2e-5
+            )
+            assert np.isnan(layer.received[step, :, keys:]).all()
+            assert layer.viewers[step, 0, 0] == (keys if name != "gemma3" or number else min(keys, 5))
+            assert layer.groups["last_row"].viewers[step, 0, keys - 1] == 1
+        assert layer.hidden_norm is not None
+        if number + 1 < model.config.num_hidden_layers:  # the last hidden state is behind a final norm
+            norms = output.hidden_states[number + 1][0].norm(dim=-1).numpy()
+            np.testing.assert_allclose(layer.hidden_norm[-1, :keys], norms[:keys], rtol=1e-4)
+    canvases = made.canvases(1)
+    assert not canvases.masked.any() and canvases.prompt_length == 4
+    assert (canvases.committed.argmax(-1)[: steps - 1] == np.arange(4, 4 + steps - 1)).all()
+
+
+def test_layers_heads_and_every_nth_step(golden: Path, tmp_path: Path) -> None:
+    model = sl.load(golden / "llada")
+    whole = sl.trace(model, [PROMPT], LLADA, to=tmp_path / "whole")
+    part = sl.trace(model, [PROMPT], LLADA, to=tmp_path / "part", layers=[2], heads=[1, 3], every=3, norms=False)
+    assert part.layers == [2] and part.heads == [1, 3]
+    layer = part.layer(0, 2)
+    np.testing.assert_array_equal(layer.steps, [0, 3, 6])
+    np.testing.assert_array_equal(layer.received, whole.layer(0, 2).received[::3][:, [1, 3]])
+    np.testing.assert_array_equal(part.canvases(0).ids, whole.canvases(0).ids)
+    assert part.layer(0, 2, norms=True).key_norm is None
+
+
+def test_every_nth_step_of_a_causal_run_still_sums_all(tmp_path: Path) -> None:
+    model = tiny_causal("llama")
+    sampler = sl.AutoregressiveSampler(length=8)
+    whole = sl.trace(model, [[5, 6, 7]], sampler, to=tmp_path / "whole")
+    part = sl.trace(model, [[5, 6, 7]], sampler, to=tmp_path / "part", every=3)
+    np.testing.assert_array_equal(part.layer(0, 1).received, whole.layer(0, 1).received[::3])
+
+
+def test_maps_are_kept_where_asked(golden: Path, tmp_path: Path) -> None:
+    model = sl.load(golden / "llada")
+    made = sl.trace(model, [PROMPT], LLADA, to=tmp_path / "t", maps=[(1, 2, 3), (1, 2, 4)], exact=True)
+    found = {(step, layer, head): values for step, layer, head, values in made.maps(0)}
+    assert set(found) == {(3, 1, 2), (4, 1, 2)}
+    with sl.observe(model, maps=[(1, 2)]) as seen:
+        model(torch.tensor(made.canvases(0).ids[3:4]).long())
+    np.testing.assert_allclose(found[3, 1, 2], seen.maps[1, 2][0], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found[3, 1, 2].sum(0), made.layer(0, 1).received[3, 2], rtol=1e-4)
+
+
+def test_a_map_of_a_step_that_never_ran_is_said(golden: Path, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="no map of layer 0, head 0 at step 99: no run was that long"):
+        sl.trace(sl.load(golden / "llada"), [PROMPT], LLADA, to=tmp_path / "t", maps=[(0, 0, 99)])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"layers": [3]}, r"layers is \[3\]; expected numbers from 0 to 2"),
+        ({"heads": []}, "heads is"),
+        ({"every": 0}, "every is 0"),
+        ({"detail": "some"}, "unknown detail 'some'"),
+        ({"maps": [(0, 9, 0)]}, "head 9"),
+        ({"maps": [(0, 1, 1)], "every": 2}, "every 2. step"),
+        ({"maps": [(0, 1)]}, r"expected \(layer, head, step\)"),
+        ({"seed": -(2**70)}, "seed is"),
+        ({"chat": True}, "chat format is for text"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_before_anything_is_written(
+    golden: Path, tmp_path: Path, wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        sl.trace(sl.load(golden / "llada"), [PROMPT], LLADA, to=tmp_path / "t", **wrong)
+    assert not (tmp_path / "t").exists()
+
+
+def test_resuming_needs_the_same_run_and_says_what_differs(golden: Path, tmp_path: Path) -> None:
+    model = sl.load(golden / "llada")
+    sl.trace(model, [PROMPT], LLADA, to=tmp_path / "t")
+    again = sl.trace(model, [PROMPT], LLADA, to=tmp_path / "t", resume=True)  # nothing is left to do
+    assert again.complete
+    with pytest.raises(UsageError, match="seed: 0 there, 1 now"):
+        sl.trace(model, [PROMPT], LLADA, to=tmp_path / "t", resume=True, seed=1)
+    with torch.no_grad():
+        next(model.parameters()).add_(1e-3)
+    with pytest.raises(UsageError, match="weights_sha256"):
+        sl.trace(model, [PROMPT], LLADA, to=tmp_path / "t", resume=True)
+    with pytest.raises(UsageError, match="already holds a trace"):
+        sl.trace(model, [PROMPT], LLADA, to=tmp_path / "t")
+
+
+def test_samples_have_seeds_of_their_own(golden: Path, tmp_path: Path) -> None:
+    model = sl.load(golden / "llada")
+    sampler = sl.LLaDASampler(steps=8, length=8, block=8, temperature=1.0)
+    both = sl.trace(model, [PROMPT, PROMPT], sampler, to=tmp_path / "both", seed=7)
+    second = sl.trace(model, [PROMPT], sampler, to=tmp_path / "second", seed=8)
+    assert both.info(0).ids.tolist() != both.info(1).ids.tolist()
+    assert both.info(1).ids.tolist() == second.info(0).ids.tolist()
+
+
+def test_text_is_encoded_and_tokens_are_named(talking_llada: Path, tmp_path: Path) -> None:
+    model = sl.load(talking_llada)
+    made = sl.trace(model, ["one two", "three"], LLADA, to=tmp_path / "t")
+    assert [made.info(sample).prompt for sample in made.samples] == ["one two", "three"]
+    canvases = made.canvases(0)
+    assert canvases.classes[model.spec.mask_id] == "mask"
+    first = int(canvases.ids[0, 0])
+    assert canvases.tokens[first] == model.tokenizer.decode([first])
+    assert made.info(0).text == sl.generate(model, "one two", LLADA, seed=0).text[0]
+
+
+class Silent:
+    """A sampler that does not announce its steps."""
+
+    length = 4
+
+    def run(self, model: Any, prompt: Any, attention_mask: Any = None) -> Iterator[sl.Step]:
+        canvas = torch.cat([prompt, prompt.new_full((1, 4), model.spec.mask_id)], 1)
+        for place in range(prompt.shape[1], canvas.shape[1]):
+            tokens = model(canvas).argmax(-1)
+            canvas = canvas.clone()
+            canvas[:, place] = tokens[:, place]
+            committed = torch.zeros_like(canvas, dtype=torch.bool)
+            committed[:, place] = True
+            yield sl.Step(index=0, canvas=canvas, committed=committed, confidence=torch.zeros(canvas.shape))
+
+
+class Announcing(Silent):
+    def run(self, model: Any, prompt: Any, attention_mask: Any = None) -> Iterator[sl.Step]:
+        canvas = torch.cat([prompt, prompt.new_full((1, 4), model.spec.mask_id)], 1)
+        run = super().run(model, prompt)
+        for index in range(4):
+            with at_step(StepNumber(index, canvas=canvas)):
+                step = next(run)
+            canvas = step.canvas
+            yield step
+
+
+def test_a_sampler_of_ones_own_must_say_what_it_reads(golden: Path, tmp_path: Path) -> None:
+    model = sl.load(golden / "llada")
+    with pytest.raises(ObservationError, match="does not say what its forwards read"):
+        sl.trace(model, [PROMPT], Silent(), to=tmp_path / "silent")
+    made = sl.trace(model, [PROMPT], Announcing(), to=tmp_path / "spoken")
+    assert made.manifest["sampler"] == {"name": "Announcing"}
+    assert made.canvases(0).masked.sum(-1).tolist() == [4, 3, 2, 1]
+
+
+def test_the_manifest_says_what_ran(golden: Path, tmp_path: Path) -> None:
+    manifest = sl.trace(
+        sl.load(golden / "dream"), [PROMPT], sl.DreamSampler(steps=4, length=4, alg="origin"), to=tmp_path / "t"
+    ).manifest
+    assert manifest["model"]["name"] == "dream" and manifest["model"]["family"] == "dream"
+    assert manifest["sampler"]["alg"] == "origin" and manifest["seed"] == 0
+    assert manifest["impl"] == ["chunked"] and manifest["kernel"] == ["sdpa"]
+    assert manifest["versions"]["torch"] == torch.__version__
+    assert len(manifest["model"]["weights_sha256"]) == 64 and manifest["certificate"] is None
