@@ -101,7 +101,7 @@ def test_two_that_cross() -> None:
 def test_a_jump_beside_a_drift_and_a_flicker_that_fits_by_chance() -> None:
     moving = drift(20, hops=[1] * 39, hold=2, first=5)
     jumping = stay(150, 12, 60) | stay(110, 61, 100)
-    kinds = {row["kind"] for row in rows(head(128, 192, moving, jumping))}
+    kinds = {row["kind"] for row in rows(head(320, 192, moving, jumping))}
     assert kinds == {"moving right", "jumping"}
     kinds = sorted(str(row["kind"]) for row in rows(head(128, 192, moving, stay(170, 40, 40))))
     assert kinds == ["flicker", "moving right"]
@@ -234,7 +234,7 @@ def test_nothing_found_is_an_empty_table_of_the_same_columns() -> None:
         (np.ones((4, 1, 10)), {"layers": [3]}, r"layers \[3\] are not in this trace; it has \[0\]"),
         (np.ones((4, 1, 10)), {"samples": [2]}, r"samples \[2\] are not in this trace; it has \[0\]"),
         (np.ones((4, 1, 10)), {"epsilon": 0.0}, "epsilon is 0.0; expected a finite number above 0"),
-        (np.ones((4, 1, 10)), {"draws": 18}, "draws is 18; expected 19 or more"),
+        (np.ones((4, 1, 10)), {"draws": 19}, "draws is 19; expected 20 or more"),
         (np.ones((4, 1, 10)), {"seed": -1}, "seed is -1; expected 0 or more"),
     ],
 )
@@ -244,8 +244,8 @@ def test_arguments_that_cannot_be_meant(given: object, options: dict[str, object
 
 
 def test_rules_that_cannot_be_meant() -> None:
-    with pytest.raises(UsageError, match="shifted is 99; expected 0 up to draws less one, 98"):
-        TrackRule(shifted=99)
+    with pytest.raises(UsageError, match="shifted is 21; expected 0 to 20"):
+        TrackRule(shifted=21)
     with pytest.raises(UsageError, match="no layers to join; expected at least one"):
         Tracked.join([])
     received = head(20, 40, stay(7, 3, 12))

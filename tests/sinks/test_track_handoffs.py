@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
+from sinklens.sinks import handoffs
 from sinklens.sinks.chains import build_chains
 from sinklens.sinks.handoffs import link
 from sinklens.sinks.matching import match
@@ -137,8 +138,20 @@ def test_shifted_stays_keep_their_length() -> None:
 
 def test_more_draws_than_needed_change_no_clear_case() -> None:
     drift = stays_of([(20 + at, 10 + 4 * at, 13 + 4 * at) for at in range(25)])
-    for draws in (19, 99, 199):
+    for draws in (20, 99, 199):
         assert (link(drift, steps=STEPS, seeds=seeds(1), draws=draws)[0].successor >= 0).sum() == 24
+
+
+def test_stopping_early_changes_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads that cannot pass any more get no further draws: the same hand-offs as with all draws made."""
+    rng = np.random.default_rng(5)
+    heads = 60
+    stays = together([independent(rng, head, count=3 + head % 12) for head in range(heads)])
+    early, _ = link(stays, steps=STEPS, seeds=seeds(heads))
+    monkeypatch.setattr(handoffs, "FIRST", 99)
+    whole, _ = link(stays, steps=STEPS, seeds=seeds(heads))
+    np.testing.assert_array_equal(early.successor, whole.successor)
+    assert (whole.successor >= 0).any()
 
 
 def test_what_begins_as_a_drift_ends_is_not_its_successor() -> None:

@@ -28,6 +28,7 @@ from sinklens.sinks.stays import Stays
 
 LEVEL = 0.05
 DRAWS = 99
+FIRST = 20  # draws of every head; then only heads that can still pass get the others
 OFF_BY_ONE = 0.5  # what a pair one step off counts
 NEAR = 8  # tokens
 DISTANCE = 0.25  # by which the widest hop is lighter in the matching, not in the total
@@ -60,8 +61,8 @@ def link(
 ) -> tuple[Linked, list[Linked]]:
     """The stays with their hand-offs, and the same for `shifted` draws of the null.
 
-    seeds: what seeds the offsets of each head. A draw of the null is judged against the other draws, which are
-    shifts of it as much as of the stays themselves: so no further draws are needed.
+    seeds: what seeds the offsets of each head. A draw of the null is judged against the other ones of the first draws,
+    which are shifts of it as much as of the stays themselves: so no further draws are needed.
     """
     heads = len(seeds)
     observed = _matched(stays, np.zeros((1, len(stays)), np.int64), steps=steps)
@@ -69,16 +70,23 @@ def link(
     tested = _could_pair(stays, heads) if shifted else total.any(axis=-1)
     part = np.flatnonzero(tested[stays.head])
     offsets = _offsets(stays, part, steps=steps, seeds=seeds, draws=draws)
-    null = _matched(stays.take(part), offsets[:, part], steps=steps)
+    first = min(FIRST, draws)
+    null = _matched(stays.take(part), offsets[:first, part], steps=steps)
     null = replace(null, dying=part[null.dying], born=part[null.born])
-    totals = _totals(stays, null, heads=heads, draws=draws)
+    totals = np.full((draws, heads, 2), np.inf)  # of draws that are not made: the head cannot pass any more
+    totals[:first] = _totals(stays, null, heads=heads, draws=first)
+    hopeful = tested & _may_pass(total.sum(axis=-1), totals[:first].sum(axis=-1), draws=draws)
+    more = np.flatnonzero(hopeful[stays.head])
+    rest = stays.take(more)
+    later = _matched(rest, offsets[first:, more], steps=steps)
+    totals[first:, hopeful] = _totals(rest, later, heads=heads, draws=draws - first)[:, hopeful]
 
     found = _judge(
         stays, observed, total=total, null=totals, shift=np.zeros_like(offsets[0]), offsets=offsets, steps=steps
     )
     surrogates = []
     for draw in range(shifted):
-        others = np.delete(np.arange(draws), draw)
+        others = np.delete(np.arange(first), draw)
         chosen = _judge(
             stays, null.take(null.draw == draw), total=totals[draw], null=totals[others],
             shift=offsets[draw], offsets=offsets[others], steps=steps,
@@ -131,9 +139,20 @@ def _totals(stays: Stays, pairs: _Pairs, *, heads: int, draws: int) -> Float[np.
 
 
 def _beyond(total: Float[np.ndarray, "..."], null: Float[np.ndarray, "..."]) -> Bool[np.ndarray, "..."]:
-    as_great = np.count_nonzero(null >= total * (1 - 1e-9), axis=0)  # equal but for the order of the sum: equal
-    beyond: np.ndarray = (total > 0) & ((1 + as_great) / (1 + len(null)) <= LEVEL)
+    beyond: np.ndarray = (total > 0) & ((1 + _as_great(total, null)) / (1 + len(null)) <= LEVEL)
     return beyond
+
+
+def _as_great(total: Float[np.ndarray, "..."], null: Float[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
+    as_great: np.ndarray = np.count_nonzero(null >= total * (1 - 1e-9), axis=0)  # equal but for the order of the sum
+    return as_great
+
+
+def _may_pass(total: Float[np.ndarray, " head"], null: Float[np.ndarray, "draw head"], *, draws: int) -> np.ndarray:
+    """Heads that could still be among the greatest 5 % when all draws are made. The others' verdict is the same."""
+    most = int(LEVEL * (1 + draws) + 1e-9) - 1
+    may: np.ndarray = (total > 0) & (_as_great(total, null) <= most)
+    return may
 
 
 def _could_pair(stays: Stays, heads: int) -> Bool[np.ndarray, " head"]:
@@ -146,7 +165,7 @@ def _offsets(
     stays: Stays, part: np.ndarray, *, steps: int, seeds: Sequence[tuple[int, ...]], draws: int
 ) -> Int[np.ndarray, "draw stay"]:
     """Each head has a generator of its own: its draws depend on no other head."""
-    offsets = np.zeros((draws, len(stays)), np.int64)
+    offsets = np.zeros((draws, len(stays)), np.int32)
     for head in np.unique(stays.head[part]):
         own = slice(*np.searchsorted(stays.head, (head, head + 1)))
         generator = np.random.default_rng(seeds[int(head)])
@@ -179,21 +198,20 @@ def _meeting(stays: Stays, offsets: Int[np.ndarray, "draw stay"], *, steps: int)
     i = np.repeat(np.arange(len(dying)), count)
     within = np.arange(len(i)) - np.repeat(np.cumsum(count) - count, count)
     j = order[np.repeat(low, count) + within]
-    lag = birth[j] - death[i]
-    dying, born = dying[i], born[j]
     lasts = stays.last > stays.first
-    overlap_is_sound = (lag >= 0) | (lasts[dying] & lasts[born])  # each must hold the sink alone for a step
-    hop = np.abs(stays.position[dying] - stays.position[born])
-    mass = np.minimum(stays.loss[dying], stays.gain[born]) * np.where(lag == 0, 1.0, OFF_BY_ONE)
-    pairs = _Pairs(
-        problem=stays.head[dying] * draws + death_draw[i],
+    overlap = birth[j] < death[i]  # then each must hold the sink alone for a step
+    sound = (stays.position[dying[i]] != stays.position[born[j]]) & ~(overlap & ~(lasts[dying[i]] & lasts[born[j]]))
+    i, j = i[sound], j[sound]
+    ends, begins = dying[i], born[j]
+    exact = birth[j] == death[i]
+    return _Pairs(
+        problem=stays.head[ends] * draws + death_draw[i],
         draw=death_draw[i],
-        dying=dying,
-        born=born,
-        mass=mass,
-        far=hop > NEAR,
+        dying=ends,
+        born=begins,
+        mass=np.minimum(stays.loss[ends], stays.gain[begins]) * np.where(exact, 1.0, OFF_BY_ONE),
+        far=np.abs(stays.position[ends] - stays.position[begins]) > NEAR,
     )
-    return pairs.take((hop > 0) & overlap_is_sound)
 
 
 def _events(
@@ -201,11 +219,12 @@ def _events(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Stay, draw, shifted step and bin of every event. One that is shifted onto the seam, step 0, is not seen."""
     which = np.flatnonzero(seen)
-    when = (at[which] + offsets[:, which]) % steps
-    draw, column = np.nonzero(when)
-    step, stay = when[draw, column], which[column]
-    head = np.unique(stays.head, return_inverse=True)[1]  # without those that have no stays: fewer bins
-    return stay, draw, step, (head[stay] * len(offsets) + draw) * (steps + 2) + step
+    when = (at[which].astype(np.int32) + offsets[:, which]) % np.int32(steps)
+    flat = np.flatnonzero(when)
+    draw, column = np.divmod(flat.astype(np.int32), np.int32(max(1, len(which))))
+    step, stay = when.ravel()[flat], which[column]
+    head = np.unique(stays.head, return_inverse=True)[1].astype(np.int32)  # without those that have no stays
+    return stay, draw, step, (head[stay] * np.int32(len(offsets)) + draw) * np.int32(steps + 2) + step
 
 
 def _link(stays: Stays, pairs: _Pairs, steps: int) -> Linked:

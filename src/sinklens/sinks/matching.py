@@ -10,6 +10,8 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+BATCH = 32  # edges that are handed to the solver at once
+
 
 def match(
     rows: Int[np.ndarray, " edge"],
@@ -30,8 +32,9 @@ def match(
         left = left[~(_among(row, row[certain]) | _among(column, column[certain]))]
     if left.size:
         edges = left[np.argsort(problems[left], kind="stable")]
-        bounds = [0, *(np.flatnonzero(np.diff(problems[edges])) + 1).tolist(), len(edges)]
-        row, column = (_numbered(ends[edges], problems[edges], bounds) for ends in (rows, columns))
+        batch = _batches(problems[edges])
+        bounds = [0, *(np.flatnonzero(np.diff(batch)) + 1).tolist(), len(edges)]
+        row, column = (_numbered(ends[edges], batch, bounds) for ends in (rows, columns))
         weight = weights[edges]
         for first, end in pairwise(bounds):
             part = slice(first, end)
@@ -59,14 +62,22 @@ def _among(values: np.ndarray, taken: np.ndarray) -> Bool[np.ndarray, " value"]:
     return found
 
 
-def _numbered(ends: np.ndarray, problems: np.ndarray, bounds: list[int]) -> np.ndarray:
-    """The rows (or columns) of every problem numbered from 0; edges are sorted by problem."""
-    order = np.lexsort((ends, problems))
+def _batches(problems: np.ndarray) -> np.ndarray:
+    """Small problems solved as one: they share no row and no column, so that the best of all is the best of each."""
+    starts = np.flatnonzero(np.diff(problems, prepend=-1))
+    sizes = np.diff(starts, append=len(problems))
+    together: np.ndarray = np.repeat(starts // BATCH, sizes)
+    return together
+
+
+def _numbered(ends: np.ndarray, batches: np.ndarray, bounds: list[int]) -> np.ndarray:
+    """The rows (or columns) of every batch numbered from 0; edges are sorted by batch."""
+    order = np.lexsort((ends, batches))
     new = np.ones(len(ends), bool)
     new[1:] = ends[order][1:] != ends[order][:-1]
     rank = np.empty(len(ends), np.int64)
     rank[order] = np.cumsum(new)
-    first = rank[order][bounds[:-1]]  # the least of each problem
+    first = rank[order][bounds[:-1]]  # the least of each batch
     numbered: np.ndarray = rank - np.repeat(first, np.diff(bounds))
     return numbered
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from math import ceil
 from operator import add
 from typing import Any
 
@@ -22,6 +23,7 @@ from sinklens.sinks.depth import LayerDepth, depth_profile
 from sinklens.sinks.detect import MIN_VIEWERS
 from sinklens.sinks.events import EventSums, measure_events
 from sinklens.sinks.explain import CellCounts, MergedCells, count_cells
+from sinklens.sinks.handoffs import FIRST
 from sinklens.sinks.mechanism import MechanismSums, measure_mechanism
 from sinklens.sinks.metrics import METRICS, select
 from sinklens.sinks.statistics import TokenCounts, count_tokens
@@ -29,7 +31,7 @@ from sinklens.sinks.track import Tracked, TrackRule, track_layer
 
 PARTS = ("tokens", "profile", "tracks", "depth", "events", "explained", "mechanism", "agreement")
 USUAL = PARTS[:6]  # the last two take as long as the others together
-SHIFTED = 5  # draws of the null whose tracks are classified, for the value under the null beside every share
+NULL_HEADS = 2000  # heads of the null whose tracks are classified, about: for the value beside every share
 FULL_ONLY = ("profile", "agreement")  # need scores below one fair share
 Progress = Callable[[int, int], None]  # layers done, of how many
 
@@ -61,11 +63,14 @@ class Question:
     def threshold(self) -> float:
         return METRICS[self.metric].default if self.value is None else self.value
 
-    @property
-    def rule(self) -> TrackRule:
-        """Tracks follow the paper's definition, whatever else is asked: only that has a hysteresis."""
+    def rule(self, heads: int) -> TrackRule:
+        """Tracks follow the paper's definition, whatever else is asked: only that has a hysteresis.
+
+        heads: over all layers and samples; the fewer there are, the more draws of the null are looked at.
+        """
         epsilon = self.threshold if self.metric == "epsilon" else METRICS["epsilon"].default
-        return TrackRule(epsilon=epsilon, min_viewers=self.viewers, seed=self.seed, shifted=SHIFTED)
+        shifted = min(FIRST, ceil(NULL_HEADS / max(1, heads)))
+        return TrackRule(epsilon=epsilon, min_viewers=self.viewers, seed=self.seed, shifted=shifted)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,6 +134,7 @@ def survey(
     numbers = among("layers", layers, trace.layers)
     found = Survey(question=question, missing=_impossible(trace, question))
     parts = [part for part in question.parts if part not in found.missing]
+    rule = question.rule(len(chosen) * len(numbers) * len(trace.heads))
     done = 0
     with _threads(workers) as pool:
         for sample in chosen:
@@ -137,7 +143,8 @@ def survey(
             def measure(number: int, mine: SampleParts = mine) -> LayerParts:
                 wants_groups = question.reading != "received" or "tracks" in parts
                 arrays = trace.layer(mine.canvases.sample, number, groups=wants_groups, norms="mechanism" in parts)
-                return _measure(arrays.reading(question.reading), mine.canvases, question, parts, trace=trace)
+                arrays = arrays.reading(question.reading)
+                return _measure(arrays, mine.canvases, question, parts, rule=rule, trace=trace)
 
             for measured in pool.map(measure, numbers):
                 mine.layers.append(measured)
@@ -169,7 +176,13 @@ def _settle(mine: SampleParts, found: Survey, parts: Sequence[str]) -> None:
 
 
 def _measure(
-    layer: LayerArrays, canvases: Canvases, question: Question, parts: Sequence[str], *, trace: TraceLike
+    layer: LayerArrays,
+    canvases: Canvases,
+    question: Question,
+    parts: Sequence[str],
+    *,
+    rule: TrackRule,
+    trace: TraceLike,
 ) -> LayerParts:
     viewers = question.viewers
     sinks = select(layer, question.metric, question.value, min_viewers=viewers)
@@ -189,7 +202,7 @@ def _measure(
         factors=count_cells(layer, sinks, canvases=canvases, min_viewers=viewers) if "explained" in parts else None,
         mechanism=measure_mechanism(layer, sinks, heads=_heads(trace), causal=trace.causal) if norms else None,
         agreement=agreement(layer, min_viewers=viewers) if "agreement" in parts else None,
-        tracks=track_layer(layer, canvases, rule=question.rule) if "tracks" in parts else None,
+        tracks=track_layer(layer, canvases, rule=rule) if "tracks" in parts else None,
     )
 
 

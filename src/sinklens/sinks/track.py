@@ -15,7 +15,7 @@ from sinklens.errors import UsageError, choose
 from sinklens.sinks.arrays import READINGS, Canvases, LayerArrays, TraceLike, among, from_arrays
 from sinklens.sinks.chains import build_chains
 from sinklens.sinks.detect import MIN_VIEWERS
-from sinklens.sinks.handoffs import DRAWS, LEVEL, Linked, link
+from sinklens.sinks.handoffs import DRAWS, FIRST, Linked, link
 from sinklens.sinks.kinds import Surroundings, classify
 from sinklens.sinks.stays import find_stays
 from sinklens.sinks.track_table import NULL_COLUMNS, cells, life, no_null, stay_lists, what, whose
@@ -36,12 +36,12 @@ class TrackRule:
             raise UsageError(f"epsilon is {self.epsilon}; expected a finite number above 0")
         if self.seed < 0:
             raise UsageError(f"seed is {self.seed}; expected 0 or more")
-        if self.draws < round(1 / LEVEL) - 1:
+        if self.draws < FIRST:
             raise UsageError(
-                f"draws is {self.draws}; expected 19 or more: with fewer, no total can be among the greatest 5 %"
+                f"draws is {self.draws}; expected {FIRST} or more: with fewer, no total can be among the greatest 5 %"
             )
-        if not 0 <= self.shifted < self.draws:
-            raise UsageError(f"shifted is {self.shifted}; expected 0 up to draws less one, {self.draws - 1}")
+        if not 0 <= self.shifted <= FIRST:
+            raise UsageError(f"shifted is {self.shifted}; expected 0 to {FIRST}, the draws that every head gets")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
