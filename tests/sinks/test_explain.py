@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sinklens.errors import UsageError
-from sinklens.sinks import explain
+from sinklens.sinks import logistic
 from sinklens.sinks.arrays import Canvases, LayerArrays
-from sinklens.sinks.explain import CellCounts, Explained, MergedCells, count_cells, explain_sinks
+from sinklens.sinks.cells import FACTORS, CellCounts, MergedCells, count_cells
+from sinklens.sinks.explain import Explained, explain_sinks
 
 STEPS, HEADS, KEYS, PROMPT, BLOCK, VOCABULARY, MASK_ID = 32, 200, 48, 16, 8, 12, 99
 
@@ -164,7 +165,7 @@ def varied_cells(samples: int = 3, seed: int = 5) -> list[CellCounts]:
 @pytest.mark.parametrize("factor", ["position", "mask", "region"])
 def test_a_single_factor_equals_its_closed_form(factor: str) -> None:
     cells = varied_cells()
-    column = explain.FACTORS.index(factor)
+    column = FACTORS.index(factor)
     null = oracle_deviance(cells, lambda sample, levels: 0)
     alone = oracle_deviance(cells, lambda sample, levels: int(levels[column]))
     result = explain_sinks([one.merge() for one in cells], ridge=1e-9)
@@ -179,7 +180,7 @@ def dense_deviance(cells: list[CellCounts], factors: tuple[str, ...]) -> float:
     seen = np.concatenate([one.seen for one in cells]).astype(float)
     design = [np.ones((len(levels), 1))]
     for name in factors:
-        column = levels[:, explain.FACTORS.index(name)]
+        column = levels[:, FACTORS.index(name)]
         one_hot = (column[:, None] == np.unique(column[column >= 0])).astype(float)
         trials = seen @ one_hot
         design.append(np.where(column[:, None] >= 0, one_hot - trials / trials.sum(), 0.0))
@@ -197,10 +198,10 @@ def dense_deviance(cells: list[CellCounts], factors: tuple[str, ...]) -> float:
 def test_all_models_equal_an_explicit_design_matrix() -> None:
     cells = varied_cells(samples=2)
     result = explain_sinks([one.merge() for one in cells], ridge=1e-7)
-    null, full = dense_deviance(cells, ()), dense_deviance(cells, explain.FACTORS)
+    null, full = dense_deviance(cells, ()), dense_deviance(cells, FACTORS)
     assert result.full == pytest.approx(1 - full / null, abs=1e-5)
     for one in result.factors:
-        rest = tuple(name for name in explain.FACTORS if name != one.factor)
+        rest = tuple(name for name in FACTORS if name != one.factor)
         assert one.alone == pytest.approx(1 - dense_deviance(cells, (one.factor,)) / null, abs=1e-5)
         assert one.unique == pytest.approx((dense_deviance(cells, rest) - full) / null, abs=1e-5)
 
@@ -297,16 +298,16 @@ def test_stored_steps_and_positions_that_are_not_there_yet() -> None:
 def test_tokens_of_one_sample_only_are_pooled() -> None:
     tokens = np.array([-1, 7, 8, -1, 7, 9, 8])
     sample = np.array([0, 0, 0, 1, 1, 1, 1])
-    pooled = explain._pool_tokens(tokens, np.array([5.0, 1, 4, 5, 1, 9, 4]), sample=sample)
+    pooled = logistic._pool_tokens(tokens, np.array([5.0, 1, 4, 5, 1, 9, 4]), sample=sample)
     assert pooled.tolist() == [0, 2, 1, 0, 2, 3, 1]  # 8 is read more often than 7; 9 stands in one sample
-    unseen = explain._pool_tokens(tokens, np.array([5.0, 1, 4, 5, 1, 9, 0]), sample=sample)
+    unseen = logistic._pool_tokens(tokens, np.array([5.0, 1, 4, 5, 1, 9, 0]), sample=sample)
     assert unseen.tolist() == [0, 1, 2, 0, 1, 2, 2]
-    alone = explain._pool_tokens(tokens[:3], np.ones(3), sample=sample[:3])
+    alone = logistic._pool_tokens(tokens[:3], np.ones(3), sample=sample[:3])
     assert alone.tolist() == [0, 1, 2]  # in a single sample each has its own level
 
 
 def test_the_most_frequent_tokens_keep_their_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explain, "MOST_TOKENS", 3)
+    monkeypatch.setattr(logistic, "MOST_TOKENS", 3)
     result = explain_sinks([one.merge() for one in varied_cells()], draws=10)
     assert next(one.levels for one in result.factors if one.factor == "token") == 4
 
@@ -351,27 +352,27 @@ def test_a_fold_that_trains_on_no_sink_or_no_trial_at_all_stays_finite() -> None
 
 def test_a_fold_is_fitted_as_if_the_others_were_all() -> None:
     cells = [one.merge() for one in varied_cells()]
-    fold = explain._Pooled.of(cells).of_samples(np.array([True, False, True]))
-    others = explain._Pooled.of([cells[0], cells[2]])
+    fold = logistic.Pooled.of(cells).of_samples(np.array([True, False, True]))
+    others = logistic.Pooled.of([cells[0], cells[2]])
     for factors in ((), (0,), (0, 2, 3)):
         np.testing.assert_allclose(
-            explain._fit(fold, factors, ridge=5.0).values, explain._fit(others, factors, ridge=5.0).values, atol=1e-5
+            logistic.fit(fold, factors, ridge=5.0).values, logistic.fit(others, factors, ridge=5.0).values, atol=1e-5
         )
 
 
 def test_one_rate_for_all_has_half_a_sink_in_one_trial_more() -> None:
-    cells = explain._Pooled.of([one.merge() for one in varied_cells(samples=1)])
+    cells = logistic.Pooled.of([one.merge() for one in varied_cells(samples=1)])
     for factor in (1.0, 0.0):
         some = replace(cells, sinks=cells.sinks * factor)
-        warm = explain._fit(cells, (), ridge=0.5)
-        rate = 1 / (1 + np.exp(-explain._fit(some, (), ridge=0.5, start=warm).values[0]))
+        warm = logistic.fit(cells, (), ridge=0.5)
+        rate = 1 / (1 + np.exp(-logistic.fit(some, (), ridge=0.5, start=warm).values[0]))
         assert rate == pytest.approx((some.sinks.sum() + 0.5) / (some.seen.sum() + 1), rel=1e-4)
 
 
 def test_it_is_json() -> None:
     result = explain_sinks(samples_with(lambda _: np.array(0.2), samples=2), draws=20)
     document = json.loads(json.dumps(result.as_dict(), allow_nan=False))
-    assert [one["factor"] for one in document["factors"]] == list(explain.FACTORS)
+    assert [one["factor"] for one in document["factors"]] == list(FACTORS)
     assert document["samples"] == 2 and document["cells"] == 2 * STEPS * KEYS
 
 

@@ -1,7 +1,7 @@
 """Figure 6b: a sink that lives for one step."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from sinklens.report.queries import explain_shading, shade
 from sinklens.report.scene import Drawn, Focus, Model, Sheet
 from sinklens.report.style import COLOURS, COLUMN, PAGE, new_figure, printable
 from sinklens.sinks.arrays import Canvases, LayerArrays
-from sinklens.sinks.detect import MIN_VIEWERS, excess
+from sinklens.sinks.detect import MIN_VIEWERS
 from sinklens.sinks.track import TrackRule, track_layer
 
 THINNED_FROM = 2.0  # epsilon from which tracks of a trace of detail "sinks" are right
@@ -75,7 +75,7 @@ class FlickerChoice:
         A flicker is above epsilon in one step and not above half of it in the steps beside: a step of a moving sink may
         be so too, which only following it can tell.
         """
-        above = excess(layer.received, layer.expected)
+        above = layer.excess
         low = ~(above > self._focus.epsilon / 2)
         there = ~np.isnan(above)  # a token that comes or goes with the step is no flicker
         short = (above[1:-1] > self._focus.epsilon) & (low & there)[:-2] & (low & there)[2:]
@@ -97,16 +97,7 @@ def _stands_out(share: Float[np.ndarray, "step head key"], at: Any, index: Any, 
 
 def _followed(layer: LayerArrays, index: int, canvases: Canvases, *, epsilon: float) -> set[tuple[int, int]]:
     """Step and position of every flicker of one head."""
-    one = slice(index, index + 1)
-    head = replace(
-        layer,
-        heads=layer.heads[one],
-        received=layer.received[:, one],
-        expected=layer.expected[:, one] if layer.expected.shape[1] > 1 else layer.expected,
-        viewers=layer.viewers[:, one] if layer.viewers.shape[1] > 1 else layer.viewers,
-        kept=None if layer.kept is None else layer.kept[:, one],
-        groups={},
-    )
+    head = layer.one_head(index)
     tracks = track_layer(head, canvases, rule=TrackRule(epsilon=epsilon)).tracks.select(["kind", "birth", "positions"])
     return {(one["birth"], one["positions"][0]) for one in tracks.to_pylist() if one["kind"] == "flicker"}
 

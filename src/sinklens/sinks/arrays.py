@@ -60,6 +60,19 @@ class LayerArrays(Received):
         above: np.ndarray = excess(self.received, self.expected)
         return above
 
+    def one_head(self, index: int) -> "LayerArrays":
+        """Attention received in one head alone, without groups and norms."""
+        one = slice(index, index + 1)
+        return LayerArrays(
+            layer=self.layer,
+            steps=self.steps,
+            heads=self.heads[one],
+            received=self.received[:, one],
+            expected=self.expected[:, one] if self.expected.shape[1] > 1 else self.expected,
+            viewers=self.viewers[:, one] if self.viewers.shape[1] > 1 else self.viewers,
+            kept=None if self.kept is None else self.kept[:, one],
+        )
+
     def reading(self, name: str) -> "LayerArrays":
         """The same layer, with another reading in the place of `received`: one of READINGS."""
         if name == "received":

@@ -19,10 +19,10 @@ from sinklens.errors import choose
 from sinklens.sinks import profile
 from sinklens.sinks.agreement import Agreement, agreement
 from sinklens.sinks.arrays import READINGS, Canvases, LayerArrays, TraceLike, among
+from sinklens.sinks.cells import CellCounts, MergedCells, count_cells
 from sinklens.sinks.depth import LayerDepth, depth_profile
 from sinklens.sinks.detect import MIN_VIEWERS
 from sinklens.sinks.events import EventSums, measure_events
-from sinklens.sinks.explain import CellCounts, MergedCells, count_cells
 from sinklens.sinks.handoffs import FIRST
 from sinklens.sinks.mechanism import MechanismSums, measure_mechanism
 from sinklens.sinks.metrics import METRICS, select
