@@ -29,12 +29,14 @@ def test_the_readme_example_runs_on_a_small_model(talking_llada: Path, tmp_path:
     assert lines == [str(i) for i in range(8)]
 
 
-def test_the_demo_prints_a_table_and_draws_a_figure(tmp_path: Path) -> None:
+def test_the_demo_prints_tables_and_draws_a_figure(tmp_path: Path) -> None:
     script = str(ROOT / "examples" / "demo.py")
-    done = run(sys.executable, "-W", "error", script, "--to", str(tmp_path), "--steps", "8", cwd=tmp_path)
-    assert "What each layer attends to" in done.stdout
-    assert len(re.findall(r"^│ +[012] │", done.stdout, flags=re.MULTILINE)) == 3
-    assert (tmp_path / "attention_received.png").read_bytes().startswith(b"\x89PNG")
+    done = run(sys.executable, "-W", "error", script, "--to", str(tmp_path), "--length", "16", cwd=tmp_path)
+    for name in ("random llada", "random dream"):
+        assert f"{name} (" in done.stdout
+    assert len(re.findall(r"^\d+ tracks;", done.stdout, flags=re.MULTILINE)) == 2
+    assert (tmp_path / "figure_1.png").read_bytes().startswith(b"\x89PNG")
+    assert "Figure: figure_1.png" in done.stdout
 
 
 def test_the_files_that_the_readme_names_exist() -> None:

@@ -9,9 +9,9 @@ import typer
 from sinklens.cli import options
 from sinklens.cli.interrupts import INTERRUPTED
 from sinklens.cli.loading import find_model
+from sinklens.cli.output import refuse_used_folder
 from sinklens.cli.prompts import collect_prompts
 from sinklens.cli.samplers import SamplerOptions, takes_sampling
-from sinklens.errors import UsageError
 
 RESULT = "result.json"
 
@@ -52,7 +52,7 @@ def generate(
     with code 130.
     """
     given = collect_prompts(prompt or [], prompt_ids or [], prompts)
-    _refuse_used_folder(to)
+    refuse_used_folder(to, RESULT)
     opened = find_model(model, sampling, revision=revision, trust_remote_code=trust_remote_code)
     from sinklens.cli.batches import generate_document
     from sinklens.cli.output import prepare_folder
@@ -66,14 +66,6 @@ def generate(
     loaded, sampler = opened.load(device=device, dtype=dtype)
     document = generate_document(loaded, given, sampler, chat=chat, batch=batch, seed=seed, live=not no_live)
     _report(document, to=to, as_json=json)
-
-
-def _refuse_used_folder(to: Path | None) -> None:
-    """Before any work is done: an earlier result is not overwritten."""
-    if to is not None and (to / RESULT).exists():
-        raise UsageError(f"{to / RESULT} exists; choose another folder for --to, or move it away")
-    if to is not None and to.exists() and not to.is_dir():
-        raise UsageError(f"--to {to} is a file; give a folder")
 
 
 def _report(document: dict[str, Any], *, to: Path | None, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from sinklens.errors import SinklensError
+from sinklens.errors import SinklensError, UsageError
 
 
 def stderr_console() -> Console:
@@ -31,6 +31,14 @@ def prepare_folder(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise _cannot_write(folder, error) from error
+
+
+def refuse_used_folder(folder: Path | None, result: str) -> None:
+    """Before any work is done: an earlier result is not overwritten."""
+    if folder is not None and (folder / result).exists():
+        raise UsageError(f"{folder / result} exists; choose another folder for --to, or move it away")
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise UsageError(f"--to {folder} is a file; give a folder")
 
 
 def _cannot_write(path: Path, error: OSError) -> SinklensError:

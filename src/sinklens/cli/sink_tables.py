@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -29,7 +30,7 @@ def _heading(console: Console, entry: Entry) -> None:
     seen, model, question = entry["overview"], entry["model"], entry["question"]
     steps = _range(seen["steps"])
     state = "" if entry["complete"] else ", not complete"
-    console.print(Text(entry["name"], style="bold"), Text(f"({entry['trace']}{state})", style="dim"))
+    console.print(Text(entry["name"], style="bold"), Text(f"({shown_path(entry['trace'])}{state})", style="dim"))
     console.print(
         f"{seen['samples']} prompt{'s' * (seen['samples'] != 1)}, {steps} steps, {model['layers']} layers x "
         f"{model['heads']} heads, {_range(seen['tokens'])} tokens",
@@ -104,10 +105,11 @@ def _events(console: Console, entry: Entry) -> None:
         "Fair share after a token appeared"
         if entry["model"]["causal"]
         else "Fair share around the commit (0: masked for the last time)",
-        ("steps after", *(str(r["offset"]) for r in rows)),
+        ("steps after", *(f"{row['offset']:+d}" for row in rows)),
+        padding=1,
     )
-    table.add_row("committing", *(_number(row["value"]) for row in rows))
-    table.add_row("others", *(_number(row["control"]) for row in rows))
+    table.add_row("committing", *(f"{row['value']:.2f}" for row in rows))
+    table.add_row("others", *("" if row["control"] is None else f"{row['control']:.2f}" for row in rows))
     console.print("", table, sep="\n")
 
 
@@ -157,10 +159,17 @@ def _agreement(console: Console, entry: Entry) -> None:
     console.print("", table, sep="\n")
 
 
-def _table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+def shown_path(path: str) -> str:
+    """From here, where that is shorter."""
+    place = Path(path)
+    return str(place.relative_to(Path.cwd())) if place.is_relative_to(Path.cwd()) else path
+
+
+def _table(title: str, columns: Sequence[str], *, padding: int = 2) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, padding, 0, 0))
     for number, name in enumerate(columns):
-        table.add_column(name, justify="right" if number else "left", header_style="dim", overflow="fold")
+        justify: Any = "right" if number else "left"
+        table.add_column(name, justify=justify, header_style="dim", overflow="fold", no_wrap=True)
     return table
 
 

@@ -61,14 +61,14 @@ def sinks(
 
     Shares come with 95 % intervals over prompts, what moves with its value under the null. Needs no model and no torch.
     """
-    from sinklens.cli.output import prepare_folder, print_json, write_json
+    from sinklens.cli.output import prepare_folder, print_json, refuse_used_folder, write_json
     from sinklens.sinks.survey import PARTS, USUAL, Question
     from sinklens.traces.read import open_trace
 
     named = {None: USUAL, "all": PARTS}
     chosen = named[parts] if parts in named else tuple(part.strip() for part in str(parts).split(","))
     question = Question(metric=metric, value=value, reading=reading, min_viewers=min_viewers, parts=chosen)
-    _refuse_used_folder(to)
+    refuse_used_folder(to, RESULT)
     opened = [open_trace(folder) for folder in traces]
     if to is not None:
         prepare_folder(to)
@@ -93,6 +93,13 @@ def sinks(
         print_entry(entry)
     if to is not None:
         print(f"written: {to / RESULT}" + (f", {to / TRACKS}" if tables else ""))
+
+
+def describe_trace(trace: Any, *, parts: tuple[str, ...], top: int = 10) -> dict[str, Any]:
+    """The document of one trace with the usual settings, for programs that print it as this command does."""
+    from sinklens.sinks.survey import Question
+
+    return _describe(trace, Question(parts=parts), top=top, samples=None, layers=None)[0]
 
 
 def _describe(trace: Any, question: Any, *, top: int, samples: Any, layers: Any) -> tuple[dict[str, Any], Any]:
@@ -140,10 +147,3 @@ def _write_tracks(path: Path, tables: list[Any]) -> None:
         temporary.replace(path)
     except OSError as error:
         raise UsageError(f"cannot write {path} ({error.strerror or error}); choose another folder with --to") from error
-
-
-def _refuse_used_folder(to: Path | None) -> None:
-    if to is not None and (to / RESULT).exists():
-        raise UsageError(f"{to / RESULT} exists; choose another folder for --to, or move it away")
-    if to is not None and to.exists() and not to.is_dir():
-        raise UsageError(f"--to {to} is a file; give a folder")
