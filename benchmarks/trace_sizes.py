@@ -123,9 +123,7 @@ def whole_trace(folder: Path) -> None:
         seconds = 0.0
         with TraceWriter.create(folder / detail, manifest, samples=1) as writer, writer.sample(0) as sample:
             for step in range(steps):
-                sums = {
-                    name: varied(np.tile(values[:, step % STEPS], (8, 1, 1)), rng) for name, values in received.items()
-                }
+                sums = {name: varied(values[:, step % STEPS], rng) for name, values in received.items()}
                 rows = step_rows(step, sums, uniform, masked=KEYS - 64 - step % STEPS * 8)
                 start = time.process_time()
                 sample.add(rows)

@@ -1,0 +1,61 @@
+"""What tracing costs on a GPU: a LLaDA-8B of random bf16 weights, 192 tokens (64 prompt, 128 generated), 64 steps.
+
+    PYTHONPATH=src python3 benchmarks/trace_gpu.py [--layers 32] [--steps 64]
+
+Seconds a step of plain generation and of tracing in the same run, their ratio, and the size on disk. Hashing the weights
+for the manifest happens once and is told apart.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from observe_gpu import llada_8b
+
+import sinklens as sl
+from sinklens.recording.identity import hash_weights
+
+VARIANTS = {
+    "full": {},
+    "full, no norms": {"norms": False},
+    "sinks": {"detail": "sinks"},
+    "sinks, every 4th step": {"detail": "sinks", "every": 4},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=64)
+    chosen = parser.parse_args()
+    model = llada_8b(chosen.layers)
+    prompt = torch.randint(0, 126000, (1, 64), generator=torch.Generator().manual_seed(0)).tolist()
+    sampler = sl.LLaDASampler(steps=chosen.steps, length=128, block=32)
+    sl.generate(model, prompt, sl.LLaDASampler(steps=4, length=128, block=32))  # warm
+    plain = timed(lambda: sl.generate(model, prompt, sampler))
+    hashing = timed(lambda: hash_weights(model))
+    print(f"plain: {1000 * plain / chosen.steps:.1f} ms a step; hashing the weights: {hashing:.1f} s")
+    with tempfile.TemporaryDirectory() as scratch:
+        sl.trace(model, prompt, sl.LLaDASampler(steps=4, length=128, block=32), to=Path(scratch) / "warm")
+        for name, options in VARIANTS.items():
+            folder = Path(scratch) / name.replace(" ", "-").replace(",", "")
+            took = timed(lambda options=options, folder=folder: sl.trace(model, prompt, sampler, to=folder, **options))
+            size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+            step = (took - hashing) / chosen.steps
+            ratio = step * chosen.steps / plain
+            print(f"{name}: {1000 * step:.1f} ms a step, {ratio:.2f} x plain, {size / 1e6:.1f} MB")
+    print(f"peak memory {torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
+
+
+def timed(run) -> float:
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()
