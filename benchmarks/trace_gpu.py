@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python3 benchmarks/trace_gpu.py [--layers 32] [--steps 64]
 
-Seconds a step of plain generation and of tracing in the same run, their ratio, and the size on disk. Hashing the weights
-for the manifest happens once and is told apart.
+Seconds a step of plain generation and of tracing in the same run, their ratio, and the size on disk. Hashing the
+weights for the manifest happens once and is told apart.
 """
 
 import argparse

@@ -8,6 +8,7 @@ One prompt after the other: each is a sample of its own, written when it is whol
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +102,12 @@ def _what_computed(recorded: Trace) -> dict[str, Any]:
 def _record(plan: Plan, number: int, sample: SampleWriter, progress: Progress | None) -> None:
     recorder = Recorder(plan.model, plan.ids[number], plan.sampler, wanted=plan.wanted, seed=plan.seed + number)
     occurring: set[int] = set()
-    for rows in recorder.rows():
-        sample.add(rows)
-        occurring.update(rows.ids.tolist(), rows.committed_ids.tolist())
-        if progress is not None:
-            progress(number, len(plan.ids), rows.step + 1)
+    with closing(recorder.rows()) as steps:  # whatever happens here, the observer is gone afterwards
+        for rows in steps:
+            sample.add(rows)
+            occurring.update(rows.ids.tolist(), rows.committed_ids.tolist())
+            if progress is not None:
+                progress(number, len(plan.ids), rows.step + 1)
     start = len(plan.ids[number])
     final, _, text = finish(plan.model, recorder.canvas[None].to(plan.model.device), start, plan.sampler)
     ids = final[0].cpu().numpy().astype(np.int32)

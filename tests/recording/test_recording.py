@@ -12,6 +12,7 @@ import sinklens as sl
 from attention.zoo import rows
 from sampling.tiny_causal import tiny_causal
 from sinklens.attention.clock import StepNumber, at_step
+from sinklens.attention.seam import scopes_of
 from sinklens.errors import ObservationError, UsageError
 from sinklens.models.load import wrap
 
@@ -229,6 +230,22 @@ def test_a_sampler_of_ones_own_must_say_what_it_reads(golden: Path, tmp_path: Pa
     made = sl.trace(model, [PROMPT], Announcing(), to=tmp_path / "spoken")
     assert made.manifest["sampler"] == {"name": "Announcing"}
     assert made.canvases(0).masked.sum(-1).tolist() == [4, 3, 2, 1]
+
+
+def test_nothing_stays_behind_when_something_goes_wrong_on_the_way(golden: Path, tmp_path: Path) -> None:
+    model = sl.load(golden / "llada")
+
+    def stop(sample: int, samples: int, step: int) -> None:
+        if (sample, step) == (1, 3):
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough") as caught:
+        sl.trace(model, [PROMPT, PROMPT], LLADA, to=tmp_path / "t", progress=stop)
+    assert caught.value.__traceback__ is not None  # and with it every frame on the way
+    assert not any(scopes_of(module) for module in model.modules())
+    half = sl.open_trace(tmp_path / "t")
+    assert half.samples == [0] and not half.complete
+    assert not list((tmp_path / "t" / "samples").glob("*.part"))
 
 
 def test_the_manifest_says_what_ran(golden: Path, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """One run, step by step, as rows of a trace.
 
-Each step that is kept runs under an observer of its own, so memory holds one step at a time. Queries are told apart in
-the same pass: masked from unmasked ones on a canvas, the newest one in an autoregressive run.
+What an observer has seen of a step is handed on and forgotten, so memory holds one step at a time; steps that are not
+kept run unobserved. Queries are told apart in the same pass: masked from unmasked ones on a canvas, the newest one in
+an autoregressive run.
 
 An autoregressive run with a KV cache computes one new query a step. Earlier rows of attention do not change, so column
 sums over all queries so far are the running sum of what the steps give; `received` is that sum, `last_row` the newest
@@ -9,7 +10,8 @@ row alone.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinklens.attention.clock import StepNumber
-from sinklens.attention.observation import StepObservation
+from sinklens.attention.observation import Observation, StepObservation
 from sinklens.attention.observe import observe
 from sinklens.errors import ObservationError
 from sinklens.recording.running import RunningSums
@@ -42,41 +44,59 @@ class Recorder:
         self._causal: bool = model.spec.causal
         self._sums = RunningSums()  # of an autoregressive run
         self._index = 0
+        self._open = ExitStack()  # the observer's context
+        self._seen: Observation | None = None
+        self._asked: object = None  # what it was entered for
 
-    def rows(self) -> Iterator[StepRows]:
+    def rows(self) -> Generator[StepRows]:
         """One entry a forward, as it happens."""
-        while True:
-            began = time.monotonic()
-            try:
-                step, seen = self._advance()
-            except _Ended:
-                return
-            yield self._row(step, seen, began)
-            self.canvas = step.canvas[0].cpu()
-            self._index += 1
+        try:
+            with ExitStack() as self._open:
+                while True:
+                    began = time.monotonic()
+                    step, seen = self._advance()
+                    yield self._row(step, seen, began)
+                    self.canvas = step.canvas[0].cpu()
+                    self._index += 1
+        except _Ended:
+            return
 
     def _advance(self) -> tuple[Step, StepObservation | None]:
         """The next step, observed where its attention is kept, or summed over a causal run."""
-        stored = self.wanted.stores(self._index)
-        if not (stored or self._causal):
+        seen = self._observer()
+        if seen is None:
             return self._next(), None
-        norms = self.wanted.norms
-        with observe(
-            self.model,
-            groups=self._groups(),
-            maps=self.wanted.maps_at(self._index),
-            norms=stored and norms,
-            hidden_norms=norms,
-            ranks=stored and norms,
-            layers=self.wanted.layers,
-        ) as seen:
-            step = self._next()
-        if len(seen.steps) != 1:
+        before = len(seen.steps)
+        step = self._next()
+        if len(seen.steps) != before + 1:
             raise ObservationError(
-                f"step {self._index} ran {len(seen.steps)} forwards; a trace needs a sampler that yields one Step for "
-                "each forward"
+                f"step {self._index} ran {len(seen.steps) - before} forwards; a trace needs a sampler that yields one "
+                "Step for each forward"
             )
+        del seen.steps[:-1]
         return step, seen.steps[0]
+
+    def _observer(self) -> Observation | None:
+        """What observes this step: the same as the last one as long as the same is asked; entering one takes time."""
+        stored, maps = self.wanted.stores(self._index), tuple(self.wanted.maps_at(self._index))
+        asked = (stored, maps) if stored or self._causal else None
+        if asked != self._asked:
+            self._open.close()
+            self._seen, self._asked = None, asked
+            if asked is not None:
+                norms = self.wanted.norms
+                self._seen = self._open.enter_context(
+                    observe(
+                        self.model,
+                        groups=self._groups(),
+                        maps=maps,
+                        norms=stored and norms,
+                        hidden_norms=norms,
+                        ranks=stored and norms,
+                        layers=self.wanted.layers,
+                    )
+                )
+        return self._seen
 
     def _next(self) -> Step:
         step = next(self._run, None)
