@@ -11,6 +11,7 @@ from sinklens.cli.numbers import parse_numbers
 from sinklens.errors import UsageError
 
 RESULT, TRACKS = "sinks.json", "tracks.parquet"
+WORKERS = 4  # threads at most: more of them wait for each other
 
 
 def sinks(
@@ -115,7 +116,9 @@ def _describe(trace: Any, question: Any, *, top: int, samples: Any, layers: Any)
         display.show([], step=done, steps=total, label=f"{trace.name}: ")
 
     try:
-        found = survey(trace, question, samples=samples, layers=layers, workers=os.cpu_count() or 1, progress=show)
+        found = survey(
+            trace, question, samples=samples, layers=layers, workers=min(WORKERS, os.cpu_count() or 1), progress=show
+        )
     finally:
         display.close()
     model = trace.manifest["model"]
