@@ -9,7 +9,7 @@ SHARE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 .PHONY: demo test lint bench test-gpu setup clean
 .DEFAULT_GOAL := help
 help:
-	@echo "make demo      set up, then generate with a small model and show what it attends to"
+	@echo "make demo      set up, then trace two small models and follow their sinks"
 	@echo "make test      set up, then lint and test (what CI runs)"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     benchmarks that need no GPU"
@@ -37,6 +37,11 @@ test: lint
 bench: setup
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/observe_cpu.py
+	$(BIN)/python benchmarks/trace_sizes.py
+	$(BIN)/python benchmarks/summary.py
+	$(BIN)/python benchmarks/handoffs.py
+	$(BIN)/python benchmarks/classifier.py
+	$(BIN)/python benchmarks/coverage.py
 
 test-gpu:
 	SINKLENS_GPU=1 PYTHONPATH=src $(PYTHON) -m pytest -o addopts="-ra --strict-markers" -p no:cacheprovider -m gpu

@@ -28,7 +28,9 @@ nothing there when the command fails. `--to DIR` says where files go. `--debug` 
 | 130 | interrupted by Ctrl-C; `generate` prints what is there, with `--json` a document whose `interrupted` is true |
 
 In the document of `generate`, `finished` is false for a row that was interrupted, or in which masks are left
-(`mask_id`); a warning on stderr tells of these.
+(`mask_id`); a warning on stderr tells of these. `trace`, interrupted or killed, keeps every finished prompt, and
+`--resume` goes on; its folder is described in [traces.md](traces.md), the document of `sinks` in
+[statistics.md](statistics.md).
 """
 
 
