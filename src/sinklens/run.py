@@ -87,10 +87,19 @@ def run_plan(
         if not writer.manifest["complete"]:
             writer.finish(_what_computed(open_trace(to)))
     made = open_trace(to)
-    longest = max(made.canvases(sample).ids.shape[0] for sample in made.samples)
-    for layer, head, step in sorted(entry for entry in plan.wanted.maps if entry[2] >= longest):
-        warnings.warn(f"no map of layer {layer}, head {head} at step {step}: no run was that long", stacklevel=2)
+    _tell_of_maps(plan, made)
     return made
+
+
+def _tell_of_maps(plan: Plan, made: Trace) -> None:
+    """Maps that were asked for at steps which a run did not reach."""
+    lengths = {sample: made.info(sample).steps for sample in made.samples} if plan.wanted.maps else {}
+    for layer, head, step in sorted(plan.wanted.maps):
+        short = [str(sample) for sample, steps in lengths.items() if steps <= step]
+        if short:
+            where = f"prompt{'s' * (len(short) > 1)} {', '.join(short)}"
+            message = f"no map of layer {layer}, head {head} at step {step} in {where}: the run was not that long"
+            warnings.warn(message, stacklevel=3)
 
 
 def _what_computed(recorded: Trace) -> dict[str, Any]:

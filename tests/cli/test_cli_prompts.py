@@ -111,6 +111,8 @@ def test_prompts_of_a_caller_come_in_many_forms(given: Any, expected: list[Promp
 def test_a_path_is_a_file_and_what_is_no_prompt_is_refused(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("a\nb\n")
     assert as_prompts(tmp_path / "p.txt") == [Prompt(text="a"), Prompt(text="b")]
+    with pytest.raises(UsageError, match="is the name of a file; for the prompts in it pass Path"):
+        as_prompts(str(tmp_path / "p.txt"))
     for wrong in ([], None, 3, [["a"]], [1.5]):
         with pytest.raises(UsageError, match="expected a text"):
             as_prompts(wrong)

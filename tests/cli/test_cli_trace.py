@@ -84,6 +84,21 @@ def test_an_existing_trace_is_not_overwritten(sinklens: Run, recorded: Path, lla
     assert done.returncode == 2 and "already holds a trace (2 of 2 samples, complete)" in done.stderr
 
 
+def test_a_trace_goes_only_where_nothing_else_is(sinklens: Run, llada: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    done = sinklens("trace", llada, "--prompt-ids", "1,2", *SHORT, "--to", "mine")
+    assert done.returncode == 2 and "mine is not empty and holds no trace (thesis.tex)" in done.stderr
+    assert not (tmp_path / "mine" / "manifest.json").exists()
+    wrong = sinklens("trace", llada, "--prompt-ids", "1,999", *SHORT, "--to", "new")
+    assert wrong.returncode == 2 and not (tmp_path / "new").exists()  # so that the corrected command can go there
+    named = sinklens("trace", llada, "--prompt-ids", "1,2", *SHORT, "--name", "a/b c")
+    assert named.returncode == 0 and (tmp_path / "runs" / "trace-a-b-c-1").is_dir()
+    for reversed_range in (("--layers", "2-1"), ("--maps", "0.0@5-3")):
+        done = sinklens("trace", llada, "--prompt-ids", "1,2", *SHORT, *reversed_range)
+        assert done.returncode == 2 and "give the smaller number first" in done.stderr
+
+
 def test_prompts_come_from_files_in_every_form(sinklens: Run, talking_llada: Path, tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("one two\nthree\n")
     messages = [{"role": "user", "content": "two"}]
@@ -130,7 +145,7 @@ def test_ctrl_c_keeps_what_is_finished(running: Running, talking_llada: Path, tm
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "prompts are in t; --resume goes on" in errors
+    assert "prompts are in t; --resume goes on" in errors and errors.count("interrupted") == 1
     assert not list(finished.glob("*.part")) and sl.open_trace(tmp_path / "t").samples
 
 
@@ -146,6 +161,7 @@ def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") ->
 def test_sinks_describes_a_trace(sinklens: Run, recorded: Path, tmp_path: Path) -> None:
     done = sinklens("sinks", recorded, "--parts", "all")
     assert done.returncode == 0, done.stderr
+    assert "with 2 prompts the 95 % intervals are too narrow" in done.stdout
     for title in ("tracks;", "Sinks by token", "Sinks by class", "Sinks by region", "With depth", "around the commit",
                   "Explained share", "heads by verdict", "Do definitions agree?"):  # fmt: skip
         assert title in done.stdout
@@ -237,6 +253,8 @@ def test_figures_are_drawn_from_a_trace(sinklens: Run, recorded: Path, tmp_path:
     assert {Path(file).suffix for file in entries["table2"]["files"]} == {".csv", ".tex"}
     wrong = sinklens("figures", recorded, "--to", "figs", "--only", "2")
     assert wrong.returncode == 2 and "unknown figure '2'" in wrong.stderr
+    fresh = sinklens("figures", recorded, "--only", "10")
+    assert "written to runs/figures-1" in fresh.stdout and (tmp_path / "runs/figures-1/figure_10.png").exists()
     nothing = sinklens("figures", tmp_path, "--to", "figs")
     assert nothing.returncode == 1 and "is not a trace" in nothing.stderr
 

@@ -41,7 +41,7 @@ def test_a_trace_holds_what_observing_gives(golden: Path, tmp_path: Path, family
     np.testing.assert_array_equal(canvases.ids, out.canvases[:-1, 0])
     np.testing.assert_array_equal(canvases.masked, out.canvases[:-1, 0] == model.spec.mask_id)
     decided = (out.canvases[:-1, 0] == model.spec.mask_id) & (out.canvases[1:, 0] != model.spec.mask_id)
-    assert (canvases.committed | ~decided.numpy()).all()  # a proposed mask is committed too, and stays a mask
+    np.testing.assert_array_equal(canvases.committed, decided)  # a proposed mask is no commit: it stays a mask
     np.testing.assert_array_equal(made.info(0).ids, out.ids[0])
     for number in range(model.spec.layers):
         layer = made.layer(0, number, groups=True, norms=True)
@@ -135,7 +135,7 @@ def test_maps_are_kept_where_asked(golden: Path, tmp_path: Path) -> None:
 
 
 def test_a_map_of_a_step_that_never_ran_is_said(golden: Path, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="no map of layer 0, head 0 at step 99: no run was that long"):
+    with pytest.warns(UserWarning, match="no map of layer 0, head 0 at step 99 in prompt 0: the run was not that long"):
         sl.trace(sl.load(golden / "llada"), [PROMPT], LLADA, to=tmp_path / "t", maps=[(0, 0, 99)])
 
 
@@ -147,7 +147,7 @@ def test_a_map_of_a_step_that_never_ran_is_said(golden: Path, tmp_path: Path) ->
         ({"every": 0}, "every is 0"),
         ({"detail": "some"}, "unknown detail 'some'"),
         ({"maps": [(0, 9, 0)]}, "head 9"),
-        ({"maps": [(0, 1, 1)], "every": 2}, "every 2. step"),
+        ({"maps": [(0, 1, 1)], "every": 2}, "multiples of 2"),
         ({"maps": [(0, 1)]}, r"expected \(layer, head, step\)"),
         ({"seed": -(2**70)}, "seed is"),
         ({"chat": True}, "chat format is for text"),
@@ -174,6 +174,35 @@ def test_resuming_needs_the_same_run_and_says_what_differs(golden: Path, tmp_pat
         sl.trace(model, [PROMPT], LLADA, to=tmp_path / "t", resume=True)
     with pytest.raises(UsageError, match="already holds a trace"):
         sl.trace(model, [PROMPT], LLADA, to=tmp_path / "t")
+
+
+def test_what_a_sliding_window_forgets_keeps_its_norms_and_null_terms_add_up(tmp_path: Path) -> None:
+    sampler = sl.AutoregressiveSampler(length=9)
+    model = next(row for row in rows() if row.name == "gemma3").build("sdpa")
+    layer = sl.trace(model, [[5, 6, 7, 9]], sampler, to=tmp_path / "gemma3", exact=True).layer(0, 0, norms=True)
+    assert layer.key_norm is not None and layer.output_norm is not None
+    there = ~np.isnan(layer.received[:, 0])
+    for norms in (layer.key_norm, layer.output_norm):
+        for head in range(norms.shape[1]):
+            assert (norms[:, head][there] > 0).all()  # of keys outside the window too
+            np.testing.assert_allclose(norms[-1, head, :4], norms[0, head, :4], rtol=1e-5)  # cached keys do not change
+    oss = next(row for row in rows() if row.name == "gpt_oss").build("eager")
+    layer = sl.trace(oss, [[5, 6, 7, 9]], sampler, to=tmp_path / "oss", exact=True).layer(0, 1)
+    assert layer.null_mass is not None
+    sums = np.nansum(layer.received, axis=-1) + layer.null_mass
+    np.testing.assert_allclose(sums, 4 + np.arange(len(layer.steps))[:, None] + np.zeros(4), rtol=1e-4)
+
+
+def test_a_sample_that_ends_before_a_map_has_none(tmp_path: Path) -> None:
+    model = tiny_causal("llama")
+    first = sl.generate(model, [[5, 6, 7]], sl.AutoregressiveSampler(length=8)).ids[0, 3:].tolist()
+    model = tiny_causal("llama", eos_token_id=first[2])
+    sampler = sl.AutoregressiveSampler(length=8)
+    with pytest.warns(UserWarning, match="at step 6 in prompt 0: the run was not that long"):
+        made = sl.trace(model, [[5, 6, 7], [9, 10, 12]], sampler, to=tmp_path / "t", maps=[(0, 0, 6)])
+    assert made.info(0).positions <= 6 < len(made.info(0).ids)  # what is filled in behind the end is no position
+    assert made.maps(0) == [] and len(made.maps(1)) == 1
+    assert made.table("maps").num_rows == made.dataset("maps").count_rows() == 1
 
 
 def test_samples_have_seeds_of_their_own(golden: Path, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_correlation_is_of_each_sample_then_averaged() -> None:
 def test_missing_layers_and_samples() -> None:
     whole = [part_of(1, 5.0 + layer, layer) for layer in range(3)]
     summary = combine_depth([whole, whole[:2]])
-    assert [one.n for one in summary.by_layer["share"]] == [2, 2, 1]
+    assert [one.n for one in summary.by_layer["share"]] == [1, 1, 1]  # the same samples in all layers
     assert summary.spearman["share"].n == 1  # two layers say nothing
     assert combine_depth([]).layers == []
 

@@ -423,3 +423,11 @@ def test_maps_that_contradict_what_is_said_are_refused() -> None:
         received_of_map(causal, visible=np.ones((4, 4), bool))
     with pytest.raises(UsageError, match=r"attention has shape \(5,\); expected \[..., query, key\]"):
         received_of_map(np.ones(5))
+
+
+def test_maps_or_means_in_the_place_of_sums_are_refused() -> None:
+    sums = np.random.default_rng(0).dirichlet(np.ones(48), size=48)
+    for wrong in (sums, sums.mean(0)):
+        with pytest.raises(UsageError, match="expected column sums over all queries, which average 1"):
+            detect_sinks(wrong)
+    assert detect_sinks(sums.sum(0)).shape == (48,)

@@ -125,3 +125,14 @@ def test_what_cannot_be_meant() -> None:
         survival(lives([1]), of="heads")
     with pytest.raises(UsageError, match=r"the table has no .'colour'.; expected the columns of track_sinks"):
         survival(lives([1]), by="colour")
+
+
+def test_the_median_does_not_depend_on_rounding() -> None:
+    for lives in range(2, 200, 2):
+        columns = {
+            "sample": np.zeros(lives, np.int32),
+            "lifetime": np.arange(1, lives + 1),
+            "born_before": np.zeros(lives, bool),
+            "alive_after": np.zeros(lives, bool),
+        }
+        assert survival(columns)[0].median == lives / 2

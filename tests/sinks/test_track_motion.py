@@ -120,3 +120,13 @@ def test_no_tracks_at_all() -> None:
 def test_layers_that_the_model_does_not_have() -> None:
     with pytest.raises(UsageError, match="layers_total is 2, but there are tracks in layer 3; expected more"):
         summarise_tracks(followed(1).tracks, layers_total=2)
+
+
+def test_a_stay_that_the_shift_cuts_in_two_counts_once_under_the_null() -> None:
+    """Long static sinks are cut in nearly every draw; the null has as many tracks as there are."""
+    received = np.full((64, 6, 40), 0.5, np.float32)
+    received[2:62, :, 5] = received[3:60, :, 20].max() + 12
+    tracked = follow_sinks(received, TrackRule(shifted=5))
+    assert len(tracked.tracks) == 6
+    per_draw = np.bincount(tracked.null["draw"].to_numpy(), minlength=5)
+    assert (per_draw == 6).all()

@@ -170,7 +170,7 @@ def test_an_existing_trace_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"already holds a trace \(2 of 2 samples, complete\); resume it, or write to"):
         TraceWriter.create(folder, manifest(), samples=2)
     (folder / "manifest.json").unlink()
-    with pytest.raises(UsageError, match=r"holds samples without a manifest\.json; write to another folder"):
+    with pytest.raises(UsageError, match=r"is not empty and holds no trace \(samples\); write to another folder"):
         TraceWriter.create(folder, manifest(), samples=2)
 
 

@@ -26,7 +26,7 @@ class PlainCommand(TyperCommand):
     """A command whose usage line says MODEL, not {MODEL}, and whose --help takes no <bool>."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def get_help_option(self, ctx: Any) -> Any:
         return _without_value(super().get_help_option(ctx))

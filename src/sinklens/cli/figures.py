@@ -9,9 +9,11 @@ from sinklens.cli import options
 
 
 def figures(
-    traces: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders that `sinklens trace` wrote.")],
+    traces: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders that `sinklens trace` wrote.")],
     *,
-    to: Annotated[Path, typer.Option(metavar="DIR", help="Where the files go.")],
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the files go.", show_default="a new one, runs/figures-N")
+    ] = None,
     only: Annotated[
         str | None,
         typer.Option(metavar="LIST", help="Only these: 1, 3, 4, 5, 6a, 6b, 7, 8, 9, 10, table2.", show_default="all"),
@@ -25,7 +27,7 @@ def figures(
     ] = None,
     head: Annotated[int | None, typer.Option(metavar="N", help="Its head.", show_default="by rule")] = None,
     step: Annotated[
-        int | None, typer.Option(metavar="N", help="Step that figure 6 shows.", show_default="by rule")
+        int | None, typer.Option(metavar="N", help="Step of the figures of one head.", show_default="by rule")
     ] = None,
     epsilon: Annotated[
         float, typer.Option(metavar="X", help="A sink exceeds the others' mean by so many fair shares.")
@@ -39,17 +41,18 @@ def figures(
     and said. Needs no model and no torch.
     """
     from sinklens.cli.live import CountDisplay
-    from sinklens.cli.output import prepare_folder, print_json, stderr_console
+    from sinklens.cli.output import fresh_folder, prepare_folder, print_json, stderr_console
     from sinklens.report.figures import draw_figures
     from sinklens.traces.read import open_trace
 
     opened = [open_trace(folder) for folder in traces]
-    prepare_folder(to)
+    folder = to or fresh_folder("figures")
+    prepare_folder(folder)
     display = CountDisplay(stderr_console(), unit="layer")
     try:
         drawn = draw_figures(
             opened,
-            to,
+            folder,
             only=None if only is None else [one.strip() for one in only.split(",")],
             sample=sample,
             layer=layer,
@@ -65,11 +68,11 @@ def figures(
             {"id": one.id, "title": one.title, "files": [str(file) for file in one.files], "note": one.note}
             for one in drawn
         ]
-        print_json({"to": str(to), "figures": entries})
+        print_json({"to": str(folder), "figures": entries})
         return
     for one in drawn:
         files = ", ".join(file.name for file in one.files) or "not drawn"
         print(f"{one.id:>6}  {one.title}: {files}")
         if one.note:
             print(f"        {one.note}")
-    print(f"written to {to}")
+    print(f"written to {folder}")

@@ -20,7 +20,7 @@ def parse_numbers(option: str, text: str | None) -> list[int] | None:
         match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         if match is None:
             raise UsageError(f"{option} {text!r} is no list of numbers; expected e.g. 0-3,7")
-        first, last = int(match[1]), int(match[2] or match[1])
+        first, last = _span(f"{option} {text!r}", match[1], match[2])
         numbers += range(first, last + 1)
     if not numbers:
         raise UsageError(f"{option} {text!r} holds no number; expected e.g. 0-3,7")
@@ -40,9 +40,15 @@ def parse_maps(text: str | None) -> list[tuple[int, int, int]]:
             raise UsageError(
                 f"--maps {part.strip()!r}; expected LAYER.HEAD@STEP or LAYER.HEAD@FIRST-LAST, e.g. 3.1@38-39"
             )
-        first, last = int(match[3]), int(match[4] or match[3])
+        first, last = _span(f"--maps {part.strip()!r}", match[3], match[4])
         found += [(int(match[1]), int(match[2]), step) for step in range(first, last + 1)]
     return found
+
+
+def _span(what: str, first: str, last: str | None) -> tuple[int, int]:
+    if last is not None and int(last) < int(first):
+        raise UsageError(f"{what} runs from {first} to {last}; give the smaller number first")
+    return int(first), int(last or first)
 
 
 def show_bytes(size: int) -> str:

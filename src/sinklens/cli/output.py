@@ -1,9 +1,11 @@
 """Where output goes: results to stdout, the rest to stderr, files whole or not at all."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,12 @@ def prepare_folder(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise _cannot_write(folder, error) from error
+
+
+def fresh_folder(name: str) -> Path:
+    """runs/NAME-1, or the first number that is not taken."""
+    plain = re.sub(r"[^\w.-]+", "-", name)
+    return next(folder for n in count(1) if not (folder := Path("runs") / f"{plain}-{n}").exists())
 
 
 def refuse_used_folder(folder: Path | None, result: str) -> None:

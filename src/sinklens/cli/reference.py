@@ -55,7 +55,7 @@ def _section(title: str, command: Any) -> str:
 
 
 def _usage_of(argument: Any) -> str:
-    name = (argument.metavar or argument.name).upper()
+    name = (argument.metavar or argument.name).upper() + "..." * (argument.nargs == -1)
     return name if argument.required else f"[{name}]"
 
 

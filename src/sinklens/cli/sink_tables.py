@@ -12,57 +12,90 @@ from rich.text import Text
 from sinklens.sinks.tokens import display
 
 Entry = Mapping[str, Any]
-RATIOS = ("key_norm", "value_norm", "output_norm", "hidden_norm", "contribution")
+RATIOS = {
+    "key_norm": "key",
+    "value_norm": "value",
+    "output_norm": "output",
+    "hidden_norm": "hidden",
+    "contribution": "contrib.",
+}
+VERDICTS = ("no-op", "broadcast", "mixed", "no sink")
+WIDTH = 110  # of output that goes to a file
+FEW = 10  # prompts: below, a percentile interval is clearly too narrow
 
 
 def print_entry(entry: Entry) -> None:
     """One trace."""
     console = Console(file=sys.stdout, highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, WIDTH)  # a number that is cut is a wrong number
     _heading(console, entry)
-    if entry["overview"]["sinks"]:
-        for part in (_tracks, _tokens, _depth, _events, _explained, _mechanism, _agreement):
-            part(console, entry)
+    for part in (_tracks, _tokens, _depth, _events, _explained, _mechanism, _agreement):
+        part(console, entry)
     for part, why in entry["missing"].items():
         console.print(f"no {part}: {why}", markup=False, style="dim")
+    samples = entry["overview"]["samples"]
+    if 1 < samples < FEW:
+        console.print(f"\nwith {samples} prompts the 95 % intervals are too narrow (docs/statistics.md)", style="dim")
+    elif samples == 1:
+        console.print("\none prompt: no intervals", style="dim")
 
 
 def _heading(console: Console, entry: Entry) -> None:
     seen, model, question = entry["overview"], entry["model"], entry["question"]
-    steps = _range(seen["steps"])
-    state = "" if entry["complete"] else ", not complete"
-    console.print(Text(entry["name"], style="bold"), Text(f"({shown_path(entry['trace'])}{state})", style="dim"))
-    console.print(
-        f"{seen['samples']} prompt{'s' * (seen['samples'] != 1)}, {steps} steps, {model['layers']} layers x "
-        f"{model['heads']} heads, {_range(seen['tokens'])} tokens",
-        markup=False,
+    stored, steps = _range(seen["stored_steps"]), _range(seen["steps"])
+    asked = entry["prompts"]
+    of_all = f" of {asked}" if asked != seen["samples"] else ""
+    console.print(Text(entry["name"], style="bold"), Text(f"({shown_path(entry['trace'])})", style="dim"))
+    parts = (
+        f"{seen['samples']}{of_all} prompt{'s' * (seen['samples'] != 1 or bool(of_all))}",
+        f"{steps} steps" if stored == steps else f"{stored} of {steps} steps",
+        f"{_part(len(seen['layers']), model['layers'])} layers x {_part(seen['heads'], model['heads'])} heads",
+        f"{_range(seen['tokens'])} tokens",
     )
+    console.print(", ".join(parts) + ("" if entry["complete"] else "; not complete"), markup=False, soft_wrap=True)
     console.print(
         f"sinks by {question['metric']} {question['value']:g}: {_interval(seen['sink_share'])} of tokens "
         f"({seen['sinks']:,} of {seen['cells']:,}), which absorb {_interval(seen['absorbed'])} of attention",
         markup=False,
+        soft_wrap=True,
     )
+
+
+def _part(some: int, whole: int) -> str:
+    return str(whole) if some == whole else f"{some} of {whole}"
 
 
 def _tracks(console: Console, entry: Entry) -> None:
     tracks = entry["tracks"]
-    if tracks is None:
+    if tracks is None or not tracks["tracks"]:
         return
-    life = tracks["lifetimes"]["tracks"]
-    median = (
-        "more than half outlive the trace" if life["median"] is None else f"half live at most {life['median']:g} steps"
+    median = tracks["lifetimes"]["tracks"]["median"]
+    lives = (
+        "more than half outlive the trace"
+        if median is None
+        else f"half live at most {median:g} step{'s' * (median != 1)}"
     )
-    table = _table(f"{tracks['tracks']} tracks; {median}", ("kind", "tracks", "share", "95 %", "under the null"))
+    question = entry["question"]
+    by = "" if question["metric"] == "epsilon" else " by epsilon 3, which alone can be followed"
+    table = _table(f"{tracks['tracks']} tracks{by}; {lives}", ("kind", "tracks", "share", "95 %", "under the null"))
     for name, share in tracks["shares"].items():
         if name != "right_minus_left":
-            style = "bold" if name == "moving" else ""
-            cells = (name, str(share["tracks"]), _percent(share["value"]), _range_of(share), _percent(share["null"]))
+            style = "dim" if name == "moving" else ""
+            cells = (
+                "(all that move)" if name == "moving" else name,
+                str(share["tracks"]),
+                _percent(share["value"]),
+                _range_of(share),
+                _percent(share["null"]),
+            )
             table.add_row(*cells, style=style)
     console.print("", table, sep="\n")
 
 
 def _tokens(console: Console, entry: Entry) -> None:
     counted = entry["tokens"]
-    if counted is None:
+    if counted is None or not entry["overview"]["sinks"]:
         return
     for title, name in (("token", "tokens"), ("class", "classes"), ("region", "regions")):
         table = _table(f"Sinks by {title}", (title, "sinks", "share", "95 %", "of all tokens", "lift"))
@@ -110,7 +143,15 @@ def _events(console: Console, entry: Entry) -> None:
     )
     table.add_row("committing", *(f"{row['value']:.2f}" for row in rows))
     table.add_row("others", *("" if row["control"] is None else f"{row['control']:.2f}" for row in rows))
+    table.add_row("difference", *_cells(rows, "difference"))
+    if any(row["difference_low"] is not None for row in rows):
+        table.add_row("  from", *_cells(rows, "difference_low"), style="dim")
+        table.add_row("  to", *_cells(rows, "difference_high"), style="dim")
     console.print("", table, sep="\n")
+
+
+def _cells(rows: Sequence[Entry], name: str) -> list[str]:
+    return ["" if row[name] is None else f"{row[name]:+.2f}" for row in rows]
 
 
 def _explained(console: Console, entry: Entry) -> None:
@@ -130,7 +171,7 @@ def _explained(console: Console, entry: Entry) -> None:
             factor["factor"], _percent(alone["value"]), _range_of(alone), _percent(unique["value"]), _range_of(unique)
         )
     full = explained["full_cv"] or {"value": explained["full"], "low": None, "high": None}
-    table.add_row("all four", _percent(full["value"]), _range_of(full), "", "", style="bold")
+    table.add_row("all", _percent(full["value"]), _range_of(full), "", "", style="bold")
     console.print("", table, sep="\n")
 
 
@@ -139,14 +180,17 @@ def _mechanism(console: Console, entry: Entry) -> None:
     if not layers:
         return
     known = [name for name in RATIOS if any(name in layer["ratios"] for layer in layers)]
-    verdicts = [
-        name for name in ("no-op", "broadcast", "mixed", "no sink") if any(layer["verdicts"] for layer in layers)
-    ]
-    table = _table("Sinks against other tokens (ratio), and heads by verdict", ("layer", *known, *verdicts))
+    mean = " (others by their mean)" if any(layer["centre"] == "mean" for layer in layers) else ""
+    title = f"Sinks against other tokens, as ratios{mean}; heads by verdict"
+    table = _table(title, ("layer", *(RATIOS[name] for name in known), *VERDICTS, "undecided"), padding=1)
     for layer in layers:
         ratios = (_number(layer["ratios"].get(name, {}).get("value")) for name in known)
-        table.add_row(str(layer["layer"]), *ratios, *(str(layer["verdicts"].get(name, "")) for name in verdicts))
+        found = [head["verdict"] for head in layer["heads"]]
+        counts = (str(found.count(name)) for name in (*VERDICTS, None))
+        table.add_row(str(layer["layer"]), *ratios, *counts)
     console.print("", table, sep="\n")
+    if entry["model"]["causal"] and any(head["verdict"] is None for layer in layers for head in layer["heads"]):
+        console.print("undecided: the rank of a head's output is known at the prefill only", style="dim")
 
 
 def _agreement(console: Console, entry: Entry) -> None:

@@ -15,7 +15,7 @@ WORKERS = 4  # threads at most: more of them wait for each other
 
 
 def sinks(
-    traces: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders that `sinklens trace` wrote.")],
+    traces: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders that `sinklens trace` wrote.")],
     *,
     metric: Annotated[
         str,
@@ -125,7 +125,8 @@ def _describe(trace: Any, question: Any, *, top: int, samples: Any, layers: Any)
     head = {
         "trace": str(trace.path),
         "name": trace.name,
-        "complete": trace.complete,
+        "complete": trace.complete and len(trace.samples) == trace.manifest["samples"],
+        "prompts": trace.manifest["samples"],
         "detail": trace.detail,
         "model": {name: model[name] for name in ("family", "causal", "layers", "heads", "kv_heads")},
     }

@@ -3,6 +3,7 @@
 import shutil
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from sinklens.cli import options
 from sinklens.cli.interrupts import INTERRUPTED
 from sinklens.cli.loading import find_model
 from sinklens.cli.numbers import parse_maps, parse_numbers, show_bytes
+from sinklens.cli.output import fresh_folder
 from sinklens.cli.prompts import collect_prompts
 from sinklens.cli.samplers import SamplerOptions, takes_sampling
 from sinklens.errors import UsageError
@@ -105,15 +107,14 @@ def trace(
     on_disk = sum(file.stat().st_size for file in made.path.rglob("*") if file.is_file())
     document = {"trace": str(folder), "samples": len(made.samples), "bytes": on_disk, "manifest": made.manifest}
     shown = f"{folder}: {len(made.samples)} of {len(given)} prompts, {show_bytes(on_disk)}"
-    _print(document, f"{shown}\nnext: sinklens sinks {folder}", as_json=json)
+    _print(document, f"{shown}\nnext: sinklens sinks {quote(str(folder))}", as_json=json)
 
 
 def _fresh_folder(plan: "Plan") -> Path:
     from sinklens.recording.identity import short_name
 
     name = plan.name or short_name(plan.model.spec.source) or plan.model.spec.family
-    taken = {path.name for path in Path("runs").glob(f"trace-{name}-*")}
-    return Path("runs") / next(fresh for n in range(1, 10**6) if (fresh := f"trace-{name}-{n}") not in taken)
+    return fresh_folder(f"trace-{name}")
 
 
 def _announce(plan: "Plan", folder: Path) -> int:
@@ -146,12 +147,12 @@ def _record(plan: "Plan", folder: Path, *, resume: bool) -> Any:
     try:
         return run_plan(plan, to=folder, resume=resume, progress=show)
     except KeyboardInterrupt:
-        display.close()
-        done = len(finished_samples(folder))
-        print(f"interrupted: {done} of {len(plan.ids)} prompts are in {folder}; --resume goes on", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+        pass
     finally:
         display.close()
+    done = len(finished_samples(folder))
+    print(f"interrupted: {done} of {len(plan.ids)} prompts are in {folder}; --resume goes on", file=sys.stderr)
+    raise typer.Exit(INTERRUPTED)
 
 
 def _print(document: dict[str, Any], text: str, *, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from sinklens.recording.identity import (
     hash_json,
 )
 from sinklens.recording.wanted import Wanted, read_wanted
+from sinklens.sampling.prompt import read_prompt
 from sinklens.sampling.prompt_list import Prompt, as_prompts, encode_prompt
 from sinklens.sampling.rng import read_seed
 from sinklens.sampling.step import Sampler
@@ -116,11 +117,14 @@ def plan_trace(
     given = as_prompts(prompts)
     read_seed(seed)
     read_seed(seed + len(given) - 1)
+    ids = [encode_prompt(speaker, prompt, chat=chat) for prompt in given]
+    for row in ids:
+        read_prompt(speaker, [row])  # refused now, and not when its turn comes
     return Plan(
         model=speaker,
         sampler=sampler,
         prompts=given,
-        ids=[encode_prompt(speaker, prompt, chat=chat) for prompt in given],
+        ids=ids,
         wanted=read_wanted(
             speaker.spec,
             detail=detail,

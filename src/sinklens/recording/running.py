@@ -32,6 +32,16 @@ class RunningSums:
         self._totals[name] = values
         return values
 
+    def carry(self, name: str, values: Float[np.ndarray, "layer head key"]) -> Float[np.ndarray, "layer head key"]:
+        """What belongs to keys, which do not change in a cache: one that a sliding window has forgotten (0 in
+        `values`) keeps what it had, or NaN if that was never measured."""
+        known = np.full_like(values, np.nan)
+        before = self._placed.get(name)
+        if before is not None:
+            known[..., : before.shape[-1]] = before
+        self._placed[name] = np.where(values > 0, values, known)
+        return self._placed[name]
+
     def place(self, name: str, values: Float[np.ndarray, "layer query"]) -> Float[np.ndarray, "layer key"]:
         """What belongs to the queries themselves, beside that of the queries before them."""
         before = self._placed.get(name)

@@ -115,7 +115,7 @@ class Recorder:
     def _row(self, step: Step, seen: StepObservation | None, began: float) -> StepRows:
         after, committed = step.canvas[0].cpu(), step.committed[0].cpu()
         before = self._before(after, committed)
-        places = committed.nonzero().flatten()
+        places = (committed & ~self._is_masked(after)).nonzero().flatten()  # a proposed mask is no token
         attention = None if seen is None else self._attention(seen, keys=len(before))
         return StepRows(
             step=self._index,
@@ -143,6 +143,8 @@ class Recorder:
         """The arrays of this step, summed over the steps so far in a causal run; None: not to be kept."""
         heads = list(self.wanted.heads)
         sums = {name: _numbers(getattr(seen, name)) for name in ("received", "expected", "viewers")}
+        if any(record.null_mass is not None for record in seen.calls):
+            sums["null_mass"] = _numbers(seen.null_mass)[..., None]
         queries, hidden = seen.calls[0].queries, self._hidden(seen)
         if self._causal:
             self._sums.begin(queries, keys)
@@ -151,6 +153,10 @@ class Recorder:
             hidden = None if hidden is None else self._sums.place("hidden", hidden)
         if not self.wanted.stores(self._index):
             return None
+        norms = _norms(seen, heads)
+        if self._causal:
+            norms = {name: self._carried(name, values) for name, values in norms.items()}
+        null_mass = sums.get("null_mass")
         return AttentionRows(
             layers=self.wanted.layers,
             heads=heads,
@@ -170,8 +176,13 @@ class Recorder:
             maps={where: values[0].numpy() for where, values in seen.maps.items()},
             impl=", ".join(sorted({record.impl for record in seen.calls})),
             kernel=", ".join(sorted({record.kernel for record in seen.calls})),
-            **_norms(seen, heads),
+            null_mass=None if null_mass is None else null_mass[:, heads, 0],
+            **norms,
         )
+
+    def _carried(self, name: str, values: np.ndarray | None) -> np.ndarray | None:
+        """Norms of keys outlive the window of a cache, as the sums do."""
+        return values if values is None or values.ndim != 3 else self._sums.carry(name, values)
 
     def _hidden(self, seen: StepObservation) -> "Float[np.ndarray, 'layer query'] | None":
         """Of the blocks of the layers that are kept, where there is one block a layer."""
@@ -189,8 +200,6 @@ def _norms(seen: StepObservation, heads: list[int]) -> dict[str, np.ndarray | No
     for name in ("output_norm", "output_rank", "output_size"):
         values = found[name]
         found[name] = None if values is None else values[:, heads]
-    has_null = any(record.null_mass is not None for record in seen.calls)
-    found["null_mass"] = _numbers(seen.null_mass)[:, heads] if has_null else None
     return found
 
 

@@ -63,7 +63,7 @@ def read_wanted(
         if layer not in wanted_layers or head not in wanted_heads or step < 0 or step % every:
             raise UsageError(
                 f"maps asks for layer {layer}, head {head}, step {step}; kept are layers {_span(wanted_layers)}, heads "
-                f"{_span(wanted_heads)} and every {every}. step from 0; ask for one of these, or keep more"
+                f"{_span(wanted_heads)} and steps that are multiples of {every}; ask for one of these, or keep more"
             )
     return Wanted(
         detail=detail, layers=wanted_layers, heads=wanted_heads, every=every, maps=found, norms=norms, exact=exact

@@ -13,6 +13,8 @@ from typing import Any
 
 from sinklens.errors import UsageError
 
+LONGEST_NAME = 256
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
@@ -33,6 +35,8 @@ def as_prompts(given: Any) -> list[Prompt]:
     """
     if isinstance(given, os.PathLike):
         return read_prompt_file(os.fspath(given))
+    if isinstance(given, str) and len(given) < LONGEST_NAME and "\n" not in given and Path(given).is_file():
+        raise UsageError(f"the prompt {given!r} is the name of a file; for the prompts in it pass Path({given!r})")
     if isinstance(given, str | Prompt) or _is_row(given) or _is_conversation(given):
         return [_as_prompt(given)]
     if hasattr(given, "tolist"):  # a tensor or an array of ids

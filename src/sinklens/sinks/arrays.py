@@ -174,15 +174,15 @@ def from_arrays(
     if sums.ndim != 4:
         raise UsageError(f"received has shape {sums.shape}; expected [step, layer, head, key]")
     steps, layers, heads, keys = sums.shape
-    uniform = np.ones((steps, layers, 1, keys), np.float32) if expected is None else _floats(expected)
-    seen_by = np.full((steps, layers, 1, keys), keys, np.float32) if viewers is None else _floats(viewers)
-    uniform = np.broadcast_to(uniform, (steps, layers, uniform.shape[-2] if uniform.ndim > 1 else 1, keys))
-    seen_by = np.broadcast_to(seen_by, (steps, layers, seen_by.shape[-2] if seen_by.ndim > 1 else 1, keys))
-    hidden = np.zeros((steps, keys), bool) if masked is None else np.asarray(masked, bool)
+    uniform = _beside(sums, np.float32(1) if expected is None else expected, "expected")
+    seen_by = _beside(sums, np.float32(keys) if viewers is None else viewers, "viewers")
+    shape = (*sums.shape[:2], max(uniform.shape[2], seen_by.shape[2]), keys)
+    uniform, seen_by = np.broadcast_to(uniform, shape), np.broadcast_to(seen_by, shape)
+    hidden = np.zeros((steps, keys), bool) if masked is None else _per_step(masked, steps, keys, "masked").astype(bool)
     canvases = Canvases(
         sample=0,
         prompt_length=0,
-        ids=np.tile(np.arange(keys), (steps, 1)) if ids is None else np.asarray(ids),
+        ids=np.tile(np.arange(keys), (steps, 1)) if ids is None else _per_step(ids, steps, keys, "ids"),
         masked=hidden,
         committed=hidden & ~np.concatenate([hidden[1:], hidden[-1:]]),
         confidence=np.full((steps, keys), np.nan, np.float32),
@@ -209,7 +209,29 @@ def among(what: str, chosen: Sequence[int] | None, there: Sequence[int]) -> list
         raise UsageError(f"{what} {strange} are not in this trace; it has {list(there)}")
     if not there:
         raise UsageError(f"the trace has no {what} yet; wait for one, or resume it")
-    return list(there if chosen is None else chosen)
+    return list(there if chosen is None else dict.fromkeys(chosen))
+
+
+def _beside(sums: np.ndarray, values: Any, name: str) -> np.ndarray:
+    """[step, layer, heads_or_1, key] from a number, [key], or four axes of which each may be 1."""
+    given = _floats(values)
+    whole = sums.shape
+    if given.ndim not in (0, 1, 4) or any(
+        a not in (1, b) for a, b in zip(given.shape[::-1], whole[::-1], strict=False)
+    ):
+        raise UsageError(
+            f"{name} has shape {given.shape} beside received {whole}; expected [step, layer, head, key] with 1 where "
+            "it is the same for all, or [key]"
+        )
+    heads = given.shape[2] if given.ndim == 4 else 1
+    return np.broadcast_to(given, (*whole[:2], heads, whole[3]))
+
+
+def _per_step(values: Any, steps: int, keys: int, name: str) -> np.ndarray:
+    given = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    if given.shape != (steps, keys):
+        raise UsageError(f"{name} has shape {given.shape}; expected [step, key], here {(steps, keys)}")
+    return given
 
 
 def _floats(values: Any) -> np.ndarray:

@@ -80,6 +80,9 @@ def combine_depth(parts_by_sample: Sequence[Sequence[LayerDepth]], *, draws: int
     for row, parts in enumerate(parts_by_sample):
         for part in parts:
             values[:, row, column[part.layer]] = [_number(part.values[name]) for name in QUANTITIES]
+    # Layers are compared over the same samples: one that knows a quantity in some layers only is left out of it.
+    partly = np.isnan(values).any(axis=2, keepdims=True)
+    values = np.where(partly, np.nan, values)
     by_layer, correlation = {}, {}
     for name, table in zip(QUANTITIES, values, strict=True):
         by_layer[name] = [bootstrap(each, draws=draws, seed=seed) for each in table.T]

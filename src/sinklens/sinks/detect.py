@@ -24,6 +24,7 @@ from sinklens.errors import UsageError, choose
 
 UNITS = ("fair_share", "mean", "percent")
 MIN_VIEWERS = 8  # queries that must see a key before it can be called a sink
+LEAST_AVERAGE = 0.05  # fair shares; a null term of the softmax may take much, but not nearly all
 
 
 def detect_sinks(
@@ -57,6 +58,8 @@ def detect_sinks(
     compared = rows.visible & (rows.count > 1)
     if not bool(compared.any()):
         return compared  # all False: nothing is there that could be a sink
+    if viewers is None and unit == "fair_share":
+        _refuse_shares(rows)
     eligible = _eligible(rows, compared, min_viewers)
     largest = _largest_score(rows, eligible)
     if float(epsilon) >= largest:
@@ -205,6 +208,16 @@ def _excess(rows: _Rows) -> Any:
     mean = xp.asarray(total / count, dtype=score.dtype)
     stretch = xp.asarray(count / (count - 1), dtype=score.dtype)
     return xp.where(rows.visible & (rows.count > 1), (score - mean) * stretch, float("nan"))
+
+
+def _refuse_shares(rows: _Rows) -> None:
+    """Sums over queries average one fair share. Far less: a map, or means, were passed in their place."""
+    average = float(rows.score.sum() / max(1, int(rows.visible.sum())))
+    if average < LEAST_AVERAGE:
+        raise UsageError(
+            f"received averages {average:.2g} of what uniform attention gives; expected column sums over all queries, "
+            "which average 1: make them with received_of_map(attention), or multiply means by the number of queries"
+        )
 
 
 def _largest_score(rows: _Rows, eligible: Any) -> float:

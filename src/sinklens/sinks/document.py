@@ -60,7 +60,10 @@ def _overview(samples: Sequence[SampleParts], options: Mapping[str, Any]) -> dic
     return {
         "samples": len(samples),
         "steps": [int(one.canvases.ids.shape[0]) for one in samples],
+        "stored_steps": [one.layers[0].steps for one in samples],
         "tokens": [int(one.canvases.ids.shape[1]) for one in samples],
+        "layers": [one.layer for one in samples[0].layers],
+        "heads": samples[0].layers[0].heads,
         "sinks": int(sinks.sum()),
         "cells": int(cells.sum()),
         "sink_share": asdict(bootstrap_ratios(sinks, cells, **options)[0]),

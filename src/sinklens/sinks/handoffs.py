@@ -41,6 +41,7 @@ class Linked:
     stays: Stays
     successor: Int[np.ndarray, " stay"]  # the stay that took over; -1: none
     steps: int  # stored steps
+    halves: Int[np.ndarray, "cut 2"] | None = None  # stays that are one, cut where the shift runs over the end
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -244,4 +245,5 @@ def _shifted(stays: Stays, pairs: _Pairs, *, offset: Int[np.ndarray, " stay"], s
     dies_at[cut] = len(stays) + np.arange(len(cut))
     successor = np.full(len(stays) + len(cut), -1)
     successor[dies_at[pairs.dying]] = pairs.born
-    return Linked(stays=Stays(**both), successor=successor, steps=steps)
+    halves = np.stack([cut, dies_at[cut]], axis=1)
+    return Linked(stays=Stays(**both), successor=successor, steps=steps, halves=halves)

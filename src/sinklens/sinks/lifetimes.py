@@ -140,7 +140,7 @@ def _band(drawn: Float[np.ndarray, "draw age"]) -> tuple[list[float | None] | No
 
 def _median(ages: Int[np.ndarray, " age"], curve: Float[np.ndarray, " age"]) -> float:
     """Infinite where the curve stays above one half."""
-    reached = np.flatnonzero(curve <= 0.5)
+    reached = np.flatnonzero(curve <= 0.5 * (1 + 1e-9))  # a product that is a half but for rounding
     return float(ages[reached[0]]) if reached.size else np.inf
 
 

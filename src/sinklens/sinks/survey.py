@@ -14,8 +14,9 @@ from operator import add
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool
 
-from sinklens.errors import choose
+from sinklens.errors import UsageError, choose
 from sinklens.sinks import profile
 from sinklens.sinks.agreement import Agreement, agreement
 from sinklens.sinks.arrays import READINGS, Canvases, LayerArrays, TraceLike, among
@@ -78,8 +79,11 @@ class LayerParts:
     """What was measured of one layer of one sample; None: not asked for, or not possible."""
 
     layer: int
+    steps: int  # stored
+    heads: int
     sinks: int
     cells: int
+    impossible: UsageError | None  # why nothing in this layer could be a sink; the same in all layers: an error
     absorbed: float  # share of all attention that the sinks take, mean over heads and steps
     histogram: Any = None  # counts, the last one the overflow
     not_sinks: tuple[Any, int] | None = None
@@ -134,7 +138,7 @@ def survey(
     numbers = among("layers", layers, trace.layers)
     found = Survey(question=question, missing=_impossible(trace, question))
     parts = [part for part in question.parts if part not in found.missing]
-    rule = question.rule(len(chosen) * len(numbers) * len(trace.heads))
+    rule = question.rule(len(chosen) * len(numbers) * len(trace.heads)) if "tracks" in parts else None
     done = 0
     with _threads(workers) as pool:
         for sample in chosen:
@@ -152,6 +156,7 @@ def survey(
                 if progress is not None:
                     progress(done, len(chosen) * len(numbers))
             _settle(mine, found, parts)
+    _refuse_nowhere(found)
     return found
 
 
@@ -173,6 +178,8 @@ def _settle(mine: SampleParts, found: Survey, parts: Sequence[str]) -> None:
     mine.layers = [replace(one, factors=None) for one in mine.layers]
     if "mechanism" in parts and not mine.known("mechanism"):
         found.missing["mechanism"] = "no norms were recorded; trace without --no-norms"
+    if "agreement" in parts and not mine.known("agreement"):
+        found.missing["agreement"] = "the rows are so short that some definitions cannot be met"
 
 
 def _measure(
@@ -181,18 +188,21 @@ def _measure(
     question: Question,
     parts: Sequence[str],
     *,
-    rule: TrackRule,
+    rule: TrackRule | None,
     trace: TraceLike,
 ) -> LayerParts:
     viewers = question.viewers
-    sinks = select(layer, question.metric, question.value, min_viewers=viewers)
+    sinks, impossible = _select(layer, question)
     visible = ~np.isnan(layer.received) & (layer.expected > 0)
     full = "profile" in parts
     norms = "mechanism" in parts and layer.key_norm is not None
     return LayerParts(
         layer=layer.layer,
+        steps=len(layer.steps),
+        heads=len(layer.heads),
         sinks=int((sinks & visible).sum()),
         cells=int(visible.sum()),
+        impossible=impossible,
         absorbed=float(profile.mean_known(profile.layer_mass(layer, sinks))),
         histogram=profile.score_histogram(layer, min_viewers=viewers) if full else None,
         not_sinks=profile.share_not_sinks(layer, min_viewers=viewers) if full else None,
@@ -201,17 +211,46 @@ def _measure(
         events=measure_events(layer, sinks, canvases=canvases, min_viewers=viewers) if "events" in parts else None,
         factors=count_cells(layer, sinks, canvases=canvases, min_viewers=viewers) if "explained" in parts else None,
         mechanism=measure_mechanism(layer, sinks, heads=_heads(trace), causal=trace.causal) if norms else None,
-        agreement=agreement(layer, min_viewers=viewers) if "agreement" in parts else None,
-        tracks=track_layer(layer, canvases, rule=rule) if "tracks" in parts else None,
+        agreement=_agree(layer, viewers) if "agreement" in parts else None,
+        tracks=None if rule is None else track_layer(layer, canvases, rule=rule),
     )
+
+
+def _select(layer: LayerArrays, question: Question) -> tuple[Bool[np.ndarray, "step head key"], UsageError | None]:
+    """The sinks. A short sample or a narrow window may leave nothing that could be one, while other layers do."""
+    try:
+        return select(layer, question.metric, question.value, min_viewers=question.viewers), None
+    except UsageError as error:
+        if layer.kept is not None and (layer.viewers >= question.viewers).any():
+            raise  # it would need what the trace left out
+        return np.zeros(layer.received.shape, bool), error
+
+
+def _agree(layer: LayerArrays, viewers: int) -> Agreement | None:
+    """None where some definition cannot be met in so short a row."""
+    try:
+        return agreement(layer, min_viewers=viewers)
+    except UsageError:
+        return None
+
+
+def _refuse_nowhere(found: Survey) -> None:
+    """What nothing in the whole trace could meet is a question that cannot be meant."""
+    reasons = [one.impossible for mine in found.samples.values() for one in mine.layers]
+    if reasons and reasons[0] is not None and all(reason is not None for reason in reasons):
+        raise reasons[0]
 
 
 def _impossible(trace: TraceLike, question: Question) -> dict[str, str]:
     """Parts that this kind of trace cannot answer."""
-    if trace.detail == "full":
-        return {}
     why = "the trace keeps only what exceeds the others' mean by one fair share; trace with --detail full"
-    return {part: why for part in FULL_ONLY if part in question.parts}
+    missing = {part: why for part in FULL_ONLY if trace.detail != "full"}
+    epsilon = question.threshold if question.metric == "epsilon" else METRICS["epsilon"].default
+    if trace.detail != "full" and epsilon < 2:
+        missing["tracks"] = f"epsilon {epsilon:g} follows keys below one fair share; {why}"
+    if epsilon == 0:
+        missing["tracks"] = "epsilon 0 makes no difference between a birth and a death; use more than 0"
+    return {part: reason for part, reason in missing.items() if part in question.parts}
 
 
 def _heads(trace: TraceLike) -> int:

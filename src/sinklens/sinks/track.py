@@ -6,6 +6,7 @@ chains.py); every track has a kind (kinds.py). The rule in words, with its null:
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from sinklens.errors import UsageError, choose
 from sinklens.sinks.arrays import READINGS, Canvases, LayerArrays, TraceLike, among, from_arrays
-from sinklens.sinks.chains import build_chains
+from sinklens.sinks.chains import Chains, build_chains
 from sinklens.sinks.detect import MIN_VIEWERS
 from sinklens.sinks.handoffs import DRAWS, FIRST, Linked, link
 from sinklens.sinks.kinds import Surroundings, classify
@@ -142,12 +143,30 @@ def track_layer(layer: LayerArrays, canvases: Canvases, *, rule: TrackRule | Non
 def _null(one: Linked, layer: LayerArrays, *, around: Surroundings, sample: int, draw: int) -> Any:
     chains = build_chains(one)
     columns = whose(chains, layer, sample=sample) | what(chains, classify(chains, around))
-    return pa.table({"draw": pa.array(np.full(len(chains), draw, np.int32))} | {n: columns[n] for n in NULL_COLUMNS})
+    columns |= {"draw": pa.array(np.full(len(chains), draw, np.int32))}
+    table = pa.table({name: columns[name] for name in ("draw", *NULL_COLUMNS)})
+    return table.filter(pa.array(_counted_once(one, chains)))
+
+
+def _counted_once(one: Linked, chains: Chains) -> np.ndarray:
+    """A stay that the shift has cut in two is one: of its two chains that without a hand-off is left out."""
+    counted = np.ones(len(chains), bool)
+    if one.halves is None or not len(one.halves):
+        return counted
+    sizes = np.diff(chains.stay_starts)
+    chain = np.empty(len(one.stays), np.int64)
+    chain[chains.stay] = np.repeat(np.arange(len(chains)), sizes)
+    begun, rest = chain[one.halves].T
+    apart = begun != rest
+    counted[np.where(sizes[rest] == 1, rest, begun)[apart]] = False
+    return counted
 
 
 def _trace(given: Any) -> TraceLike:
     if hasattr(given, "canvases") and hasattr(given, "layer"):
         return given  # type: ignore[no-any-return]
+    if isinstance(given, str | PathLike):
+        raise UsageError(f"{given!r} is a path; open the trace first: sinklens.open_trace(...)")
     options = dict(given) if isinstance(given, Mapping) else {"received": given}
     known = ("received", "expected", "viewers", "masked", "ids")
     strange = [name for name in options if name not in known]

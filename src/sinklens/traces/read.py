@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ class SampleInfo:
     """One sample in short."""
 
     sample: int
-    prompt: str | None  # None: it came as ids
+    prompt: str | None  # None: it came as ids or messages
     text: str | None  # None: no tokenizer
     prompt_length: int
     ids: Int[np.ndarray, " position"]  # the final ones, prompt included
@@ -48,6 +49,7 @@ class Trace:
     _footers: dict[tuple[int, str], Footer] = field(default_factory=dict, repr=False)
     _infos: dict[int, SampleInfo] = field(default_factory=dict, repr=False)
     _there: dict[str, bool] = field(default_factory=dict, repr=False)
+    _lock: Any = field(default_factory=Lock, repr=False)
 
     def __repr__(self) -> str:
         wanted = self.manifest["samples"]
@@ -158,7 +160,7 @@ class Trace:
         import pyarrow.dataset as ds
 
         self._check_table(name)
-        files = [str(self._file(name, sample)) for sample in self.samples]
+        files = [str(self._file(name, sample)) for sample in self.samples if self._recorded(name, sample)]
         return ds.dataset(files, schema=self._schema(name), format="parquet")
 
     def _schema(self, table: str) -> Any:
@@ -173,6 +175,10 @@ class Trace:
             self._there[table] = found
         return self._there[table]
 
+    def _recorded(self, table: str, sample: int) -> bool:
+        """False only for maps: a sample that ended before the steps that were asked for has none."""
+        return table != "maps" or self._file(table, sample).exists()
+
     def _check_table(self, name: str) -> None:
         choose("table", name, TABLES)
         if not self._has(name):
@@ -184,6 +190,9 @@ class Trace:
         """Rows of one file. Row groups of other layers are left alone."""
         if sample not in self.samples:
             raise UsageError(f"sample {sample} is not in this trace; it has {_spell(self.samples)}")
+        if not self._recorded(table, sample):
+            empty = self._schema(table).empty_table()
+            return empty if columns is None else empty.select(list(columns))
         known = self._schema(table).names
         for name in columns or ():
             choose(f"column of {table}", name, tuple(known))
@@ -203,12 +212,14 @@ class Trace:
         return rows if columns is None else rows.select(list(columns))
 
     def _footer(self, table: str, sample: int) -> Footer:
-        if (sample, table) not in self._footers:
-            while len(self._footers) >= REMEMBERED:
-                self._footers.pop(next(iter(self._footers)))
-            metadata = pq.read_metadata(self._file(table, sample))
-            self._footers[sample, table] = Footer(metadata=metadata, layers=layer_ranges(metadata))
-        return self._footers[sample, table]
+        with self._lock:  # layers are read from several threads
+            footer = self._footers.get((sample, table))
+            if footer is None:
+                while len(self._footers) >= REMEMBERED:
+                    self._footers.pop(next(iter(self._footers)))
+                metadata = pq.read_metadata(self._file(table, sample))
+                footer = self._footers[sample, table] = Footer(metadata=metadata, layers=layer_ranges(metadata))
+        return footer
 
     @contextmanager
     def _reading(self, table: str, sample: int) -> Iterator[None]:

@@ -62,7 +62,7 @@ class SampleWriter:
             "ids": lists_of([end.ids]),
             "text": [end.text],
             "steps": [self._count],
-            "positions": [max(self._positions, len(end.ids))],
+            "positions": [self._positions if self._count else len(end.ids)],
         }
         self._files.write("sample", row, 1)
         self.ended = True

@@ -15,7 +15,7 @@ from typing import Any
 
 from sinklens.errors import TraceError, UsageError
 from sinklens.traces.files import SampleFiles
-from sinklens.traces.folder import PART, Lock, finished_samples, remove_parts, sample_folder, samples_folder
+from sinklens.traces.folder import LOCK, PART, Lock, finished_samples, remove_parts, sample_folder, samples_folder
 from sinklens.traces.manifest import (
     MANIFEST,
     new_manifest,
@@ -139,16 +139,18 @@ class TraceWriter:
         self.close()
 
     def _begin(self) -> None:
-        if (self.folder / MANIFEST).exists():
+        there = finished_samples(self.folder)
+        if (self.folder / MANIFEST).exists() and there:
             old = read_manifest(self.folder)
             state = "complete" if old["complete"] else "not complete"
-            there = len(finished_samples(self.folder))
             raise UsageError(
-                f"{self.folder} already holds a trace ({there} of {old['samples']} samples, {state}); resume it, or "
-                "write to another folder"
+                f"{self.folder} already holds a trace ({len(there)} of {old['samples']} samples, {state}); resume it, "
+                "or write to another folder"
             )
-        if self.finished:
-            raise UsageError(f"{self.folder} holds samples without a {MANIFEST}; write to another folder")
+        others = {path.name for path in self.folder.iterdir()} - {LOCK, MANIFEST, f"{MANIFEST}{PART}", "samples"}
+        if there or others:
+            what = ", ".join(sorted(others)[:3]) or "samples"
+            raise UsageError(f"{self.folder} is not empty and holds no trace ({what}); write to another folder")
         save_manifest(self.folder, self.manifest)
         samples_folder(self.folder).mkdir(exist_ok=True)
         remove_parts(self.folder)
