@@ -12,6 +12,7 @@ from sinklens.sinks.profile import score_histogram
 
 COUNT = "count (tokens x steps x\nlayers x heads)"
 EDGES = np.linspace(0.0, 50.0, 101)  # fair shares; one more bin holds what lies above
+BINS = np.append(EDGES, EDGES[-1] + 2)  # as drawn: the bin of all that lies above is a little wider
 
 
 class ScoreCounts:
@@ -38,7 +39,7 @@ def draw_together(sheet: Sheet, gathered: Sequence[tuple[Model, ScoreCounts]]) -
     figure = new_figure(width=COLUMN, height=2.3 + 0.14 * len(shown))
     axis = figure.subplots()
     for number, (model, counts) in enumerate(shown):
-        axis.stairs(_drawn_counts(counts[:-1]), EDGES, baseline=None, label=model.short, **line_style(number))
+        axis.stairs(_drawn_counts(counts), BINS, baseline=None, label=model.short, **line_style(number))
     _finish(axis, _last_edge(shown))
     figure.legend(loc="outside lower center", handlelength=3, ncols=legend_columns(shown))
     return sheet.finish(figure, _rows(shown), notes=notes + _beyond(shown))
@@ -52,7 +53,7 @@ def draw_apart(sheet: Sheet, gathered: Sequence[tuple[Model, ScoreCounts]]) -> D
     figure, axes = panels(len(shown), height=2.2)
     top = max(int(counts.max()) for _, counts in shown)
     for number, (axis, (model, counts)) in enumerate(zip(axes, shown, strict=True)):
-        axis.stairs(counts[:-1], EDGES, fill=True, baseline=0.5, color=line_style(number)["color"])
+        axis.stairs(counts, BINS, fill=True, baseline=0.5, color=line_style(number)["color"])
         _finish(axis, _last_edge(shown), label=None)
         axis.set_ylim(top=top * 2)
         axis.set_title(model.short)
@@ -81,6 +82,8 @@ def _finish(axis: Any, last: float, *, label: str | None = SHARE) -> None:
     axis.yaxis.set_major_formatter(plain_count)
     axis.minorticks_off()
     axis.set_xlim(0, last)
+    if last > EDGES[-1]:
+        axis.set_xticks([0, 10, 20, 30, 40, (BINS[-1] + BINS[-2]) / 2], ["0", "10", "20", "30", "40", "50+"])
     axis.set_ylim(bottom=0.5)
     axis.set_ylabel(COUNT)
     if label:
@@ -93,13 +96,13 @@ def _drawn_counts(counts: np.ndarray) -> np.ndarray:
 
 
 def _last_edge(shown: Sequence[tuple[Model, np.ndarray]]) -> float:
-    filled = [int(np.nonzero(counts[:-1])[0].max(initial=0)) + 1 for _, counts in shown]
-    return float(EDGES[min(len(EDGES) - 1, max(filled) + 1)])
+    filled = [int(np.nonzero(counts)[0].max(initial=0)) + 1 for _, counts in shown]
+    return float(BINS[min(len(BINS) - 1, max(filled) + (max(filled) < len(EDGES) - 1))])
 
 
 def _beyond(shown: Sequence[tuple[Model, np.ndarray]]) -> list[str]:
     return [
-        f"{model.label}: {counts[-1]} of {counts.sum()} scores lie above {EDGES[-1]:g} and are not drawn"
+        f"{model.label}: {counts[-1]} of {counts.sum()} scores lie above {EDGES[-1]:g}: the last bar, {EDGES[-1]:g}+"
         for model, counts in shown
         if counts[-1]
     ]
