@@ -29,6 +29,8 @@ from sinklens.sampling.generate import steps
 from sinklens.sampling.step import Sampler, Step
 from sinklens.traces.rows import AttentionRows, GroupRows, StepRows
 
+ANY_SIZE = 2**62  # of maps: they are written and forgotten step by step
+
 
 class _Ended(Exception):  # noqa: N818 - not an error
     """The run has no further step. It leaves an observer's context without the complaint that nothing ran."""
@@ -94,6 +96,7 @@ class Recorder:
                         hidden_norms=norms,
                         ranks=stored and norms,
                         layers=self.wanted.layers,
+                        map_bytes=ANY_SIZE,
                     )
                 )
         return self._seen
