@@ -15,6 +15,7 @@ from sinklens.attention.clock import StepNumber, at_step
 from sinklens.attention.seam import scopes_of
 from sinklens.errors import ObservationError, UsageError
 from sinklens.models.load import wrap
+from sinklens.verification.certificate import describe_files, write_certificate
 
 PROMPT = [17, 42, 8, 99, 23]
 LLADA = sl.LLaDASampler(steps=8, length=16, block=8)
@@ -259,6 +260,19 @@ def test_a_sampler_of_ones_own_must_say_what_it_reads(golden: Path, tmp_path: Pa
     made = sl.trace(model, [PROMPT], Announcing(), to=tmp_path / "spoken")
     assert made.manifest["sampler"] == {"name": "Announcing"}
     assert made.canvases(0).masked.sum(-1).tolist() == [4, 3, 2, 1]
+
+
+def test_a_trace_carries_the_certificate_of_its_model(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "verify-llada").mkdir(parents=True)
+    files = describe_files(golden / "llada")
+    write_certificate(tmp_path / "runs" / "verify-llada", {"verdict": "agrees", "files": files})
+    for family, verdict in (("llada", "agrees"), ("mmada", None)):
+        made = sl.trace(sl.load(golden / family), [PROMPT], LLADA, to=tmp_path / family)
+        found = made.manifest["certificate"]
+        assert (None if found is None else found["verdict"]) == verdict
 
 
 def test_nothing_stays_behind_when_something_goes_wrong_on_the_way(golden: Path, tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
 
 import sinklens
 from sinklens.cli.live import MASK_BLOCK, CanvasDisplay, CountDisplay, Display
 from sinklens.cli.output import stderr_console
 from sinklens.models.language_model import LanguageModel
 from sinklens.models.load import Loaded
+from sinklens.recording.identity import describe_sampler, dtype_of
 from sinklens.sampling.prompt_list import Prompt, encode_prompt
 from sinklens.sampling.step import Generation, Sampler, Step
 
@@ -82,10 +83,10 @@ def generate_document(
     document = {
         "model": model.spec.source,
         "family": model.spec.family,
-        "sampler": {"name": type(sampler).__name__, **asdict(sampler)},
+        "sampler": describe_sampler(sampler),
         "seed": seed,
         "device": str(model.device),
-        "dtype": _dtype_of(model),
+        "dtype": dtype_of(model),
         "mask_id": model.spec.mask_id,
         "prompts": len(prompts),
         "interrupted": outcome.interrupted,
@@ -204,9 +205,3 @@ def _open_display(model: LanguageModel, *, live: bool) -> Display:
     tokenizer = model.tokenizer
     decode = None if tokenizer is None else lambda token: str(tokenizer.decode([token]))
     return CanvasDisplay(console, mask_id=model.spec.mask_id, decode=decode)
-
-
-def _dtype_of(model: LanguageModel) -> str | None:
-    """Of the first parameter: what the model computes in."""
-    first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-    return None if first is None else str(first.dtype).removeprefix("torch.")

@@ -8,7 +8,6 @@ import typer
 
 from sinklens.cli import options
 from sinklens.cli.numbers import parse_numbers
-from sinklens.errors import UsageError
 
 RESULT, TRACKS = "sinks.json", "tracks.parquet"
 WORKERS = 4  # threads at most: more of them wait for each other
@@ -145,9 +144,7 @@ def _write_tracks(path: Path, tables: list[Any]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    temporary = path.with_name(path.name + ".part")
-    try:
+    from sinklens.cli.output import written_whole
+
+    with written_whole(path) as temporary:
         pq.write_table(pa.concat_tables(tables), temporary, compression="zstd")
-        temporary.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path} ({error.strerror or error}); choose another folder with --to") from error

@@ -18,7 +18,6 @@ from sinklens.sampling.prompt_list import Prompt, as_prompts, encode_prompt
 from sinklens.sampling.rng import read_seed
 from sinklens.sampling.step import Sampler
 from sinklens.traces.estimate import estimate_bytes
-from sinklens.traces.manifest import UNIT
 
 MAP_BYTES = 2  # of an entry of a whole map, rounded and compressed
 
@@ -75,7 +74,6 @@ class Plan:
         wanted = self.wanted.as_dict()
         same = ("config_sha256", "weights_sha256", "dtype")
         return {
-            "unit": UNIT,
             "model": model,
             "sampler": sampler,
             "seed": self.seed,

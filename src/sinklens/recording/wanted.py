@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinklens.errors import UsageError, choose
+from sinklens.traces.manifest import DETAILS
 from sinklens.types import ModelSpec
-
-DETAILS = ("full", "sinks")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,14 +64,18 @@ class Question:
     def threshold(self) -> float:
         return METRICS[self.metric].default if self.value is None else self.value
 
+    @property
+    def epsilon(self) -> float:
+        """Tracks follow the paper's definition, whatever else is asked: only that has a hysteresis."""
+        return self.threshold if self.metric == "epsilon" else METRICS["epsilon"].default
+
     def rule(self, heads: int) -> TrackRule:
-        """Tracks follow the paper's definition, whatever else is asked: only that has a hysteresis.
+        """How tracks are followed.
 
         heads: over all layers and samples; the fewer there are, the more draws of the null are looked at.
         """
-        epsilon = self.threshold if self.metric == "epsilon" else METRICS["epsilon"].default
         shifted = min(FIRST, ceil(NULL_HEADS / max(1, heads)))
-        return TrackRule(epsilon=epsilon, min_viewers=self.viewers, seed=self.seed, shifted=shifted)
+        return TrackRule(epsilon=self.epsilon, min_viewers=self.viewers, seed=self.seed, shifted=shifted)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -245,7 +249,7 @@ def _impossible(trace: TraceLike, question: Question) -> dict[str, str]:
     """Parts that this kind of trace cannot answer."""
     why = "the trace keeps only what exceeds the others' mean by one fair share; trace with --detail full"
     missing = {part: why for part in FULL_ONLY if trace.detail != "full"}
-    epsilon = question.threshold if question.metric == "epsilon" else METRICS["epsilon"].default
+    epsilon = question.epsilon
     if trace.detail != "full" and epsilon < 2:
         missing["tracks"] = f"epsilon {epsilon:g} follows keys below one fair share; {why}"
     if epsilon == 0:
