@@ -6,6 +6,7 @@
     ├── ObservationError (RuntimeError) attention that cannot be seen, or was not
     ├── KernelError (RuntimeError)      an attention kernel that cannot run what was asked, here
     ├── TraceError (RuntimeError)       a trace that cannot be read or written as asked
+    ├── SandboxError (RuntimeError)     a program that cannot be run safely here (in tasks/sandbox.py)
     └── VerificationError (RuntimeError) a reference that disagrees, or could not be run
 
 A message holds three things: what came, what is accepted, what to do.
