@@ -14,8 +14,10 @@ _HOMES = {
     "DreamSampler": "sampling.dream",
     "Generation": "sampling.step",
     "LLaDASampler": "sampling.llada",
+    "MaskSinks": "interventions.mask_sinks",
     "ModelSpec": "types",
     "Observation": "attention.observation",
+    "RandomKeys": "interventions.random_keys",
     "SinklensError": "errors",
     "Step": "sampling.step",
     "Trace": "traces.read",
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from sinklens.attention.observation import Observation
     from sinklens.attention.observe import intervene, observe
     from sinklens.errors import SinklensError
+    from sinklens.interventions.mask_sinks import MaskSinks
+    from sinklens.interventions.random_keys import RandomKeys
     from sinklens.kernels.received import attention_received
     from sinklens.models.load import load, wrap
     from sinklens.run import trace
@@ -56,8 +60,10 @@ __all__ = [
     "DreamSampler",
     "Generation",
     "LLaDASampler",
+    "MaskSinks",
     "ModelSpec",
     "Observation",
+    "RandomKeys",
     "SinklensError",
     "Step",
     "Trace",

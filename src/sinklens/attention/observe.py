@@ -9,7 +9,7 @@ Nothing about the model's results changes under observation, and nothing stays b
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -72,6 +72,13 @@ class _Observer:
             raise ObservationError(
                 f"maps asks for layer {min(missing)}; self-attention was observed in layers {sorted(layers)}"
             )
+
+
+@runtime_checkable
+class InterventionSettings(Protocol):
+    """An intervention with a memory, as settings: every context starts a fresh one."""
+
+    def start(self, model: nn.Module) -> Intervention: ...
 
 
 class _Intervener:
@@ -147,18 +154,27 @@ def observe(
 
 
 @contextmanager
-def intervene(model: nn.Module, intervention: Intervention) -> Iterator[None]:
+def intervene(model: nn.Module, intervention: Intervention | InterventionSettings) -> Iterator[Any]:
     """Change every attention call of `model`: `intervention` takes an AttentionCall and returns one.
+
+    Settings such as `MaskSinks(top=1)` start a fresh intervention here. The context's value is the intervention at
+    work, with what it records (`doses`).
 
     >>> def drop_first_key(call):
     ...     return call.keep_keys(call.where_keys() != 0)
     """
     _check_model(model)
-    if not callable(intervention):
-        raise UsageError(f"intervention is {intervention!r}; expected a function AttentionCall -> AttentionCall")
+    given = intervention
+    if isinstance(given, InterventionSettings) and not isinstance(given, type):
+        intervention = given.start(model)
+    if not callable(intervention) or isinstance(intervention, type):
+        raise UsageError(
+            f"intervention is {given!r}; expected a function AttentionCall -> AttentionCall, or settings such as "
+            "MaskSinks(top=1)"
+        )
     scope = _Intervener(Watch(model), intervention)
     with registered(model, scope), scope.watch.doors():
-        yield
+        yield intervention
     if scope.watch.forwards and not scope.watch.calls:
         raise ObservationError(_why_nothing(scope.watch, None))
 
