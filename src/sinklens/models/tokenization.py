@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sinklens.errors import ModelError, UsageError
+from sinklens.models.fields import read_json
 
 ROLES = ("system", "user", "assistant")
 
@@ -77,7 +78,14 @@ def fast_tokenizer(folder: Path) -> Any:
 
 
 def qwen2_tokenizer(folder: Path) -> Any:
-    """Qwen2's byte-level BPE, from tokenizer.json or vocab.json and merges.txt; None without either."""
+    """Qwen2's byte-level BPE, from tokenizer.json or vocab.json and merges.txt; None without either.
+
+    A folder whose tokenizer_config.json names the plain class has a tokenizer.json that says all: Qwen2's class would
+    put its own splitting and its own beginning in the place of what the file says.
+    """
+    settings = folder / "tokenizer_config.json"
+    if settings.is_file() and read_json(settings).get("tokenizer_class") == "PreTrainedTokenizerFast":
+        return fast_tokenizer(folder)
     files = {name for name in ("tokenizer.json", "vocab.json", "merges.txt") if (folder / name).is_file()}
     if "tokenizer.json" not in files and not {"vocab.json", "merges.txt"} <= files:
         return None

@@ -1,0 +1,129 @@
+"""Networks to checkpoint folders in the published layouts, and back to go on training."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from shutil import copyfile
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sinklens.errors import ModelError
+from sinklens.models import dream, llada
+from sinklens.models.fields import read_json
+from sinklens.training.network import Network
+from sinklens.training.recipe import Recipe
+
+WEIGHTS, STATE = "model.safetensors", "training.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+BOS, EOS, MASK, PAD = range(4)
+
+
+def names_on_disk(recipe: Recipe) -> dict[str, str]:
+    """Our parameters to the names of the layout; Llama's are those of Dream without the biases."""
+    shape = recipe.shape.transformer(recipe.family)
+    if recipe.family == "llada":
+        return llada.names_on_disk(shape)
+    names = dream.names_on_disk(shape)
+    return names if shape.qkv_bias else {ours: disk for ours, disk in names.items() if not ours.endswith(".bias")}
+
+
+def config_of(recipe: Recipe) -> dict[str, Any]:
+    """config.json, as the published checkpoints of the family have it."""
+    shape = recipe.shape
+    if recipe.family == "llada":
+        return {
+            **llada.SWITCHES,
+            "architectures": ["LLaDAModelLM"],
+            "model_type": "llada",
+            "d_model": shape.width,
+            "n_layers": shape.layers,
+            "n_heads": shape.heads,
+            "n_kv_heads": shape.heads,
+            "mlp_hidden_size": shape.mlp_width,
+            "vocab_size": shape.vocab_size,
+            "embedding_size": shape.vocab_size,
+            "rope_theta": shape.rope_theta,
+            "rms_norm_eps": shape.norm_eps,
+            "max_sequence_length": recipe.data.context,
+            "weight_tying": True,
+            "bos_token_id": BOS,
+            "eos_token_id": EOS,
+            "pad_token_id": PAD,
+            "mask_token_id": MASK,
+        }
+    common = {
+        "hidden_act": "silu",
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads,
+        "intermediate_size": shape.mlp_width,
+        "vocab_size": shape.vocab_size,
+        "rope_theta": shape.rope_theta,
+        "rms_norm_eps": shape.norm_eps,
+        "max_position_embeddings": recipe.data.context,
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": True,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "pad_token_id": PAD,
+        "torch_dtype": "bfloat16",
+    }
+    if recipe.family == "dream":
+        return {**common, "architectures": ["DreamModel"], "model_type": "Dream", "mask_token_id": MASK}
+    return {**common, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False}
+
+
+def write_checkpoint(
+    network: Network, folder: Path, recipe: Recipe, *, tokenizer: Path, state: Mapping[str, Any]
+) -> None:
+    """The folder that `sinklens.load` reads; weights in bfloat16, renamed into place when whole."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        disk: network.get_parameter(ours).detach().to("cpu", torch.bfloat16).contiguous()
+        for ours, disk in names_on_disk(recipe).items()
+    }
+    for name in TOKENIZER_FILES:
+        copyfile(tokenizer / name, folder / name)
+    _write_json(folder / "config.json", config_of(recipe))
+    _write_json(folder / "generation_config.json", {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD})
+    save_file(tensors, folder / f"{WEIGHTS}.part", metadata={"format": "pt", "step": str(state["step"])})
+    (folder / f"{WEIGHTS}.part").replace(folder / WEIGHTS)
+    _write_json(folder / STATE, {**state, "recipe": recipe.as_dict(), "fingerprint": recipe.fingerprint})
+
+
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
+    temporary.replace(path)
+
+
+def read_state(folder: Path) -> dict[str, Any] | None:
+    """What a folder says of the run that wrote it; the step is that of its weights."""
+    if not (folder / STATE).is_file() or not (folder / WEIGHTS).is_file():
+        return None
+    from safetensors import safe_open
+
+    with safe_open(str(folder / WEIGHTS), framework="pt") as handle:
+        step = int(handle.metadata()["step"])
+    return {**read_json(folder / STATE), "step": step}
+
+
+def read_weights(network: Network, folder: Path, recipe: Recipe) -> None:
+    """Fill a network from a checkpoint of its own layout, or Dream's from Llama's, biases staying as they are."""
+    from safetensors.torch import load_file
+
+    tensors: dict[str, Tensor] = load_file(folder / WEIGHTS)
+    for ours, disk in names_on_disk(recipe).items():
+        if disk not in tensors and ours.endswith(".bias"):
+            continue
+        if disk not in tensors or tensors[disk].shape != network.get_parameter(ours).shape:
+            raise ModelError(
+                f"{folder / WEIGHTS} has no {disk} of the recipe's shape; start from one of the same shape"
+            )
+        with torch.no_grad():
+            network.get_parameter(ours).copy_(tensors[disk])

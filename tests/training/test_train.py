@@ -1,0 +1,112 @@
+"""A whole run on a CPU: it learns, repeats to the bit, and goes on from where it was killed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import sinklens as sl
+from sinklens.cli import main
+from sinklens.errors import UsageError
+from sinklens.training.log import read_log
+from sinklens.training.train import Effort, train
+from training.small import make_data, small_recipe
+
+EFFORT = Effort(problems=0, rows=4)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data"))
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def same(first: Path, second: Path) -> bool:
+    a, b = weights(first), weights(second)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+class KilledError(Exception):
+    """Stands for whatever ends a process in the middle of a step."""
+
+
+@pytest.mark.parametrize("family", ["llama", "llada", "dream"])
+def test_a_killed_run_goes_on_to_the_same_bits(family: str, data: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(family)
+    whole = train(recipe, data=data, to=tmp_path / "whole", effort=EFFORT)
+
+    def die(step: int) -> None:
+        if step == 7:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(recipe, data=data, to=tmp_path / "killed", effort=EFFORT, stepped=die)
+    assert [entry["step"] for entry in read_log(tmp_path / "killed")] == [4, 6]
+    resumed = train(recipe, data=data, to=tmp_path / "killed", effort=EFFORT, resume=True)
+    assert same(whole, resumed)
+    assert [entry["step"] for entry in read_log(resumed)] == [4, 6, 8, 12]
+    timeless = [
+        [{key: value for key, value in entry.items() if key != "tokens_per_second"} for entry in read_log(folder)]
+        for folder in (whole, resumed)
+    ]
+    assert timeless[0] == timeless[1]
+    model = sl.load(resumed)
+    assert model.spec.family == family
+    other = train(small_recipe(family, seed=1), data=data, to=tmp_path / "other", effort=EFFORT)
+    assert not same(whole, other)
+
+
+def test_it_learns(data: Path, tmp_path: Path) -> None:
+    schedule = {"steps": 60, "warmup": 5, "segment": 60, "measure_every": 20}
+    folder = train(small_recipe("llama", schedule=schedule), data=data, to=tmp_path, effort=EFFORT)
+    losses = [entry["task_loss"] for entry in read_log(folder)]
+    assert losses[0] > losses[1] > losses[2]
+
+
+def test_it_starts_from_another_model(data: Path, tmp_path: Path) -> None:
+    llama = train(small_recipe("llama"), data=data, to=tmp_path / "llama", effort=EFFORT)
+    schedule = {"steps": 1, "warmup": 1, "segment": 1, "measure_every": 1}
+    recipe = small_recipe("dream", start=str(llama), anneal=0.5, schedule=schedule, optimizer={"lr": 1e-9})
+    dream = train(recipe, data=data, to=tmp_path / "dream", effort=EFFORT)
+    before, after = weights(llama), weights(dream)
+    for name, value in before.items():  # but for a step of 1e-9
+        torch.testing.assert_close(after[name], value, rtol=0, atol=1e-7)
+    assert {name for name in after if name not in before} == {name for name in after if name.endswith(".bias")}
+
+
+def test_a_used_folder_is_not_overwritten(data: Path, tmp_path: Path) -> None:
+    train(small_recipe("llama"), data=data, to=tmp_path, effort=EFFORT)
+    with pytest.raises(UsageError, match=r"holds a run that reached step 12; add --resume"):
+        train(small_recipe("llama"), data=data, to=tmp_path)
+    with pytest.raises(UsageError, match="was trained by another recipe"):
+        train(small_recipe("llama", seed=1), data=data, to=tmp_path, resume=True)
+
+
+def test_the_command_trains_and_says_what_it_measured(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "small.toml"
+    values = small_recipe("llada").as_dict()
+    lines = [f'{key} = "{values[key]}"' for key in ("name", "family")]
+    for part in ("shape", "data", "optimizer", "schedule"):
+        lines.append(f"[{part}]")
+        lines += [f"{key} = {json.dumps(value)}" for key, value in values[part].items() if key != "tasks"]
+    recipe.write_text("\n".join(lines))
+    arguments = ["train", str(recipe), "--data", str(data), "--problems", "2", "--unsafe", "--device", "cpu"]
+    with pytest.raises(SystemExit) as end:
+        main([*arguments, "--to", str(tmp_path / "run"), "--set", "schedule.steps=4", "--json"])
+    assert not end.value.code
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
+    assert document["measured"][-1]["step"] == 4
+    assert 0 <= document["measured"][-1]["sinks"]["sink_share"] <= 1
+    assert document["measured"][-1]["word_problems"] in (0, 0.5, 1)
+    assert "step 4" in shown.err
+    with pytest.raises(SystemExit) as end:
+        main([*arguments, "--to", str(tmp_path / "run"), "--set", "schedule.steps=4"])
+    assert end.value.code == 2
