@@ -53,7 +53,7 @@ KNOWN: Mapping[str, KnownCheckpoint] = MappingProxyType(
 
 ZOO = Path(__file__).parent.parent / "zoo"
 # Name to folder under ZOO, each a checkpoint in its published layout.
-EMBEDDED: Mapping[str, str] = MappingProxyType({})
+EMBEDDED: Mapping[str, str] = MappingProxyType({name: name for name in ("tiny-llama", "tiny-llada", "tiny-dream")})
 
 DOWNLOADED = (
     "config.json",

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from sinklens.errors import ModelError, UsageError
-from sinklens.models.catalog import Located, locate
+from sinklens.models.catalog import EMBEDDED, Located, locate
 from sinklens.models.diffusion_transformer import DiffusionTransformer
 from sinklens.models.fields import Fields
 from sinklens.models.huggingface import HuggingFaceModel, load_folder
@@ -40,10 +40,11 @@ def load(
 ) -> Loaded:
     """The model of a name from `sinklens models`, a checkpoint folder or a hub id.
 
-    dtype None: as the checkpoint stores it. device "auto": transformers spreads its models over what is there
+    dtype None: as the checkpoint stores it; float32 for the embedded models, which are stored in bfloat16 to be small
+    and are as fast in float32 on a CPU. device "auto": transformers spreads its models over what is there
     (needs accelerate); native models take one GPU if there is one.
     """
-    wanted = _read_dtype(dtype)
+    wanted = _read_dtype("float32" if dtype is None and name in EMBEDDED else dtype)
     located = locate(name, revision=revision, code=trust_remote_code)
     fields = Fields.of_folder(located.folder)
     model_type = fields.values.get("model_type")

@@ -20,9 +20,9 @@ CORPUS_CARD = Path(__file__).parent / "corpus_card.json"
 DOCS = Path(__file__).parents[3] / "docs"
 BEGIN, END = "<!-- written by sinklens.training.cards -->", "<!-- end -->"
 KINDS = {
-    "llama": "an autoregressive language model in Llama's layout; plain transformers loads it too",
-    "llada": "a masked diffusion language model in LLaDA's layout, trained from scratch",
-    "dream": "a masked diffusion language model in Dream's layout (p predicts p + 1), adapted from tiny-llama",
+    "llama": "An autoregressive language model in Llama's layout; plain transformers loads it too",
+    "llada": "A masked diffusion language model in LLaDA's layout, trained from scratch",
+    "dream": "A masked diffusion language model in Dream's layout (p predicts p + 1), adapted from tiny-llama",
 }
 SPLITS = {"test": "unseen problems", "templates": "unseen wordings", "numbers": "unseen numbers"}
 
