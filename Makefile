@@ -9,7 +9,7 @@ SHARE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 .PHONY: demo test lint bench test-gpu setup clean
 .DEFAULT_GOAL := help
 help:
-	@echo "make demo      set up, then trace two small models and follow their sinks"
+	@echo "make demo      set up, then watch three small models, follow their sinks and mask them"
 	@echo "make test      set up, then lint and test (what CI runs)"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     benchmarks that need no GPU"
@@ -23,7 +23,7 @@ $(BIN)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/sinklens demo
 
 lint: setup
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sinklens.cli.demo import demo
 from sinklens.cli.figures import figures
 from sinklens.cli.generate import generate
 from sinklens.cli.interrupts import INTERRUPTED, was_interrupted
@@ -16,6 +17,7 @@ from sinklens.cli.models import models
 from sinklens.cli.options import Debug, debug_wanted
 from sinklens.cli.sinks import sinks
 from sinklens.cli.trace import trace
+from sinklens.cli.train import train
 from sinklens.cli.verify import verify
 from sinklens.errors import SinklensError, UsageError
 
@@ -53,11 +55,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(cls=PlainCommand)(demo)
 app.command(cls=PlainCommand)(models)
 app.command(cls=PlainCommand)(generate)
 app.command(cls=PlainCommand)(trace)
 app.command(cls=PlainCommand)(sinks)
 app.command(cls=PlainCommand)(figures)
+app.command(cls=PlainCommand)(train)
 app.command(cls=PlainCommand)(verify)
 
 
