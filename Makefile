@@ -42,6 +42,7 @@ bench: setup
 	$(BIN)/python benchmarks/handoffs.py
 	$(BIN)/python benchmarks/classifier.py
 	$(BIN)/python benchmarks/coverage.py
+	$(BIN)/python benchmarks/masking.py
 
 test-gpu:
 	SINKLENS_GPU=1 PYTHONPATH=src $(PYTHON) -m pytest -o addopts="-ra --strict-markers" -p no:cacheprovider -m gpu

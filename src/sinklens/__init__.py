@@ -12,15 +12,24 @@ _HOMES = {
     "AttentionCall": "attention.call",
     "AutoregressiveSampler": "sampling.autoregressive",
     "DreamSampler": "sampling.dream",
+    "FirstToken": "interventions.first_token",
     "Generation": "sampling.step",
     "LLaDASampler": "sampling.llada",
     "MaskSinks": "interventions.mask_sinks",
+    "MassMatched": "interventions.mass_matched",
+    "MeanValue": "interventions.mean_value",
     "ModelSpec": "types",
+    "NextRanked": "interventions.next_ranked",
+    "NullSink": "interventions.null_sink",
     "Observation": "attention.observation",
+    "OtherHead": "interventions.other_head",
+    "PositionMatched": "interventions.position_matched",
     "RandomKeys": "interventions.random_keys",
     "SinklensError": "errors",
+    "StaleStep": "interventions.stale_step",
     "Step": "sampling.step",
     "Trace": "traces.read",
+    "ZeroValue": "interventions.zero_value",
     "attention_received": "kernels.received",
     "detect_sinks": "sinks.detect",
     "generate": "sampling.generate",
@@ -39,8 +48,17 @@ if TYPE_CHECKING:
     from sinklens.attention.observation import Observation
     from sinklens.attention.observe import intervene, observe
     from sinklens.errors import SinklensError
+    from sinklens.interventions.first_token import FirstToken
     from sinklens.interventions.mask_sinks import MaskSinks
+    from sinklens.interventions.mass_matched import MassMatched
+    from sinklens.interventions.mean_value import MeanValue
+    from sinklens.interventions.next_ranked import NextRanked
+    from sinklens.interventions.null_sink import NullSink
+    from sinklens.interventions.other_head import OtherHead
+    from sinklens.interventions.position_matched import PositionMatched
     from sinklens.interventions.random_keys import RandomKeys
+    from sinklens.interventions.stale_step import StaleStep
+    from sinklens.interventions.zero_value import ZeroValue
     from sinklens.kernels.received import attention_received
     from sinklens.models.load import load, wrap
     from sinklens.run import trace
@@ -58,15 +76,24 @@ __all__ = [
     "AttentionCall",
     "AutoregressiveSampler",
     "DreamSampler",
+    "FirstToken",
     "Generation",
     "LLaDASampler",
     "MaskSinks",
+    "MassMatched",
+    "MeanValue",
     "ModelSpec",
+    "NextRanked",
+    "NullSink",
     "Observation",
+    "OtherHead",
+    "PositionMatched",
     "RandomKeys",
     "SinklensError",
+    "StaleStep",
     "Step",
     "Trace",
+    "ZeroValue",
     "__version__",
     "attention_received",
     "detect_sinks",

@@ -25,13 +25,11 @@ from sinklens.interventions.random_keys import RandomKeys
         (lambda: MaskSinks(top=1.0), "top is 1.0; expected an integer"),
         (lambda: MaskSinks(top=True), "top is True; expected an integer"),
         (lambda: MaskSinks(top=1, rank_by="mass"), "unknown rank_by 'mass'; expected one of 'received', 'last_row'"),
-        (lambda: MaskSinks(top=1, measure="shadow"), "unknown measure 'shadow'; expected one of 'before', 'after'"),
-        (lambda: MaskSinks(top=1, queries="some"), "unknown queries 'some'; expected one of 'all', 'last'"),
+        (lambda: MaskSinks(top=1, measure="now"), "unknown measure 'now'; expected one of 'before', 'after', 'shadow'"),
+        (lambda: MaskSinks(top=1, queries="some"), "unknown queries 'some'; expected one of 'all', 'generated',"),
         (lambda: MaskSinks(top=1, keys="old"), "unknown keys 'old'; expected one of 'recomputed', 'cached'"),
-        (lambda: MaskSinks(top=1, queries="all", keys="cached"), "queries='all' with keys='cached'"),
         (lambda: RandomKeys(top=0), "top is 0; expected an integer of at least 1"),
         (lambda: RandomKeys(top=1, seed=0.5), "seed is 0.5; expected an integer"),
-        (lambda: RandomKeys(top=1, queries="all", keys="cached"), "queries='all' with keys='cached'"),
     ],
 )
 def test_settings_that_cannot_be_meant(settings: Any, message: str) -> None:
@@ -39,7 +37,7 @@ def test_settings_that_cannot_be_meant(settings: Any, message: str) -> None:
         settings()
 
 
-@pytest.mark.parametrize("choice", [{"rank_by": "last_row"}, {"queries": "last"}, {"keys": "cached"}])
+@pytest.mark.parametrize("choice", [{"rank_by": "last_row"}, {"queries": "last"}])
 def test_a_bidirectional_model_has_no_newest_token(golden: Path, choice: dict[str, str]) -> None:
     model = sl.load(golden / "llada")
     message = "is for causal models, but this one is bidirectional"
@@ -112,7 +110,7 @@ def test_cross_attention_is_left_alone_and_every_layer_has_its_own_family() -> N
 
 def test_the_overall_dose_counts_the_steps_that_mask() -> None:
     def dose(step: int, removed: float, largest: float) -> Dose:
-        return Dose(run=0, step=step, layer=0, masked=step > 0, removed=removed, largest=largest)
+        return Dose(run=0, step=step, layer=0, masked=step > 0, removed=removed, largest=largest, keys=1.0)
 
     doses = [dose(0, 0.0, 0.9), dose(1, 0.3, 0.4), dose(2, 0.1, 0.4)]
     assert overall(doses) == pytest.approx(0.5)

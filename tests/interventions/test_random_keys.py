@@ -1,6 +1,7 @@
 """The random control: the budget, steps and queries of MaskSinks, and draws that depend on nothing but their place."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +11,13 @@ import torch
 from torch import Tensor
 
 import sinklens as sl
+from interventions.rankings import ranking
 from interventions.replayed import probed, truth_of
-from sinklens.attention.call import Site
 from sinklens.attention.seam import Seen
 from sinklens.interventions.mask_sinks import MaskSinks
 from sinklens.interventions.random_keys import RandomKeys
-from sinklens.interventions.ranking import Ranking
 
 ROWS = [[17, 42, 8, 59, 23, 61], [5, 6], [11, 12, 13, 14]]
-
-
-def ranking(*, rows: int = 2, heads: int = 3, keys: int = 8, step: int = 0, layer: int = 0) -> Ranking:
-    return Ranking(
-        site=Site(step=step, layer=layer, module="m"),
-        scores=torch.zeros(rows, heads, keys),
-        candidates=torch.ones(rows, 1, keys, dtype=torch.bool),
-        positions=torch.arange(keys),
-    )
 
 
 def choose(top: int = 2, seed: int = 0, **place: Any) -> Tensor:
@@ -81,7 +72,7 @@ def test_every_key_is_drawn_equally_often_and_no_key_twice() -> None:
 def test_only_candidates_are_drawn_and_canvas_positions_are_given() -> None:
     some = ranking(rows=1, heads=50, keys=4)
     candidates = torch.tensor([[[True, False, True, False]]])
-    place = Ranking(site=some.site, scores=some.scores, candidates=candidates, positions=torch.tensor([9, 3, 4, 6]))
+    place = replace(some, candidates=candidates, positions=torch.tensor([9, 3, 4, 6]))
     drawn = RandomKeys(top=3).choose(place)
     assert drawn.shape == (1, 50, 3)
     assert set(drawn[..., :2].flatten().tolist()) == {9, 4}

@@ -29,9 +29,11 @@ class Dose:
     run: int  # generations under one context, from 0
     step: int
     layer: int
-    masked: bool  # False at the first step of a run, which has no step before it
+    masked: bool  # False where no targets are known yet, as at the first step of a run
     removed: float  # share of a query's attention
     largest: float
+    keys: float  # denied, a head
+    dropped: bool = False  # the keys were dropped from the call, which is the same and needs no mask
 
     @property
     def ratio(self) -> float:
@@ -45,24 +47,47 @@ def overall(doses: Iterable[Dose]) -> float:
     return sum(dose.removed for dose in masked) / largest if masked else float("nan")
 
 
-def removed_and_largest(
-    call: AttentionCall, paid: Received, denial: Denial | None, *, top: int
-) -> Float[Tensor, " two"]:
-    """Both means of one call; `call` holds the queries that are denied something, `paid` what they pay unmasked."""
-    batch, _, queries, keys = call.scores.shape
-    total = paid.total.masked_fill(~candidates(call, paid), 0.0)
-    largest = total.topk(min(top, keys), dim=-1).values.sum(-1)
-    removed = torch.zeros_like(largest) if denial is None else _removed(call, total, denial)
-    counted = total.new_full((batch,), queries) if call.real_queries is None else call.real_queries.sum(-1)
+def dose_means(
+    call: AttentionCall, paid: Received, denial: Denial | None, *, top: int | None
+) -> Float[Tensor, " three"]:
+    """Removed, largest and the number of keys; `call` holds the queries that are denied something, `paid` what they
+    pay unmasked. `top` None: the largest is that of as many keys as the head is denied."""
+    queries, keys = call.scores.shape[2:]
+    real = candidates(call, paid)
+    total = paid.total.masked_fill(~real, 0.0)
+    removed = total.new_zeros(total.shape[:2]) if denial is None else _removed(call, total, denial)
+    count = torch.zeros_like(removed) if denial is None else (denial.listed & real).sum(-1).to(removed.dtype)
+    if top is None:
+        sums = torch.nn.functional.pad(total.sort(dim=-1, descending=True).values.cumsum(-1), (1, 0))
+        largest = sums.gather(-1, count.long()[..., None]).squeeze(-1)
+    else:
+        largest = total.topk(min(top, keys), dim=-1).values.sum(-1)
+    counted = queries if call.real_queries is None else call.real_queries.sum(-1)[:, None]
+    return per_query(call, torch.stack([removed, largest, count * counted]))
+
+
+def per_query(call: AttentionCall, sums: Float[Tensor, "part batch head"]) -> Float[Tensor, " part"]:
+    """Sums over the real queries of a call, divided by their number: means over heads and rows."""
+    batch, _, queries, _ = call.scores.shape
+    counted = sums.new_full((batch,), queries) if call.real_queries is None else call.real_queries.sum(-1)
     rows = counted > 0  # a row that has ended has no query left
-    shares = torch.stack([removed, largest]).mean(-1) / counted.clamp(min=1)
+    shares = sums.mean(-1) / counted.clamp(min=1)
     return (shares * rows).sum(-1) / rows.sum()
 
 
 def _removed(call: AttentionCall, total: Tensor, denial: Denial) -> Float[Tensor, "batch head"]:
-    if denial.spared is None or denial.spared.shape[2] == 1:
-        return (total * denial.hidden[:, :, 0]).sum(-1)
-    return (total * denial.listed).sum(-1) - _weights_at(call, denial.spared)
+    return (total * denial.listed).sum(-1) - spared_mass(call, total, denial)
+
+
+def spared_mass(
+    call: AttentionCall, total: Float[Tensor, "batch head key"], denial: Denial
+) -> Float[Tensor, "batch head"]:
+    """What queries pay, before the mask, to the listed keys that they keep because they see no other."""
+    if denial.spared is None:
+        return total.new_zeros(total.shape[:2])
+    if denial.spared.shape[2] == 1:
+        return (total * denial.spared[:, :, 0]).sum(-1)
+    return _weights_at(call, denial.spared)
 
 
 def _weights_at(call: AttentionCall, entries: Bool[Tensor, "batch head query key"]) -> Float[Tensor, "batch head"]:

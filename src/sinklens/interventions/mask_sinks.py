@@ -8,38 +8,44 @@ received nothing, is not ranked, comes back, and every second step masks the run
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
-from sinklens.interventions.masking import Masking
-from sinklens.interventions.plan import Plan, check_choices, check_count, resolve
+from sinklens.errors import UsageError
 from sinklens.interventions.ranking import Ranking, Targets
+from sinklens.interventions.targeting import Targeting
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskSinks:
-    """Settings; None is the family's own choice (bidirectional | causal).
+class MaskSinks(Targeting):
+    """Settings: one of `top`, `epsilon` and `positions`; of the rest, None is the family's own choice.
 
-    >>> MaskSinks(top=5)
-    MaskSinks(top=5, rank_by=None, measure='before', queries=None, keys=None)
+    >>> MaskSinks(top=5).plan(causal=True).queries, MaskSinks(top=5).plan(causal=False).queries
+    ('last', 'all')
     """
 
-    # What comes from callers is annotated as anything, because it is checked here, with a message.
-    top: Any  # keys a head, at least 1
-    rank_by: Any = None  # "received": by all queries so far | "last_row": by the newest query
-    measure: Any = "before"  # the step's own mask, or "after" it
-    queries: Any = None  # "all" | "last": who is denied the keys
-    keys: Any = None  # "recomputed" | "cached": whether earlier positions are computed anew under the mask
+    positions: Any = None  # source="fixed": the same canvas positions at every step, in every layer and head
 
     def __post_init__(self) -> None:
-        check_count("top", self.top)
-        check_choices(rank_by=self.rank_by, measure=self.measure, queries=self.queries, keys=self.keys)
+        if self.positions is None:
+            super().__post_init__()
+            return
+        positions = self.positions
+        whole = isinstance(positions, (list, tuple)) and all(type(at) is int and at >= 0 for at in positions)
+        if not whole or not positions:
+            raise UsageError(f"positions is {positions!r}; expected a list of canvas positions, such as [0]")
+        for name in ("top", "epsilon", "rank_by", "measure", "scope"):
+            if getattr(self, name) is not None:
+                raise UsageError(
+                    f"{name}={getattr(self, name)!r} with positions={positions!r}: nothing is ranked; leave one out"
+                )
+        if self.source not in (None, "fixed"):
+            raise UsageError(f"source={self.source!r} with positions={positions!r}; expected 'fixed', or leave it out")
+        self._check()
 
-    def start(self, model: nn.Module) -> Masking:
-        """The intervention itself, which knows nothing yet."""
-        return Masking(self, model)
-
-    def plan(self, causal: bool) -> Plan:
-        return resolve(causal=causal, rank_by=self.rank_by, measure=self.measure, queries=self.queries, keys=self.keys)
+    def _choices(self) -> dict[str, Any]:
+        return super()._choices() | ({} if self.positions is None else {"source": "fixed"})
 
     def choose(self, ranking: Ranking) -> Targets:
-        return ranking.highest(self.top)
+        if self.positions is None:
+            return self.sinks(ranking)
+        heads = ranking.scores.shape[:2]
+        at = ranking.positions.new_tensor(list(dict.fromkeys(self.positions)))
+        return at.expand(*heads, at.numel())

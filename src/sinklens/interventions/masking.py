@@ -6,9 +6,12 @@ At every self-attention call of a run, per layer, head and row of the batch:
     2. attention is read as it would be without that, for the dose
     3. the keys to deny at the next step are chosen
 
-Cross-attention is left alone.
+Other sources of the ranking (this very step, a pass without the mask, fixed positions) change when the choice is made;
+other effects (values taken, keys dropped) change what becomes of the call. Cross-attention is left alone.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -16,15 +19,21 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from sinklens.attention.call import AttentionCall
-from sinklens.attention.seam import recomputing
+from sinklens.attention.seam import recomputing, scopes_of
 from sinklens.errors import UsageError
-from sinklens.interventions.dose import Dose, overall, removed_and_largest
+from sinklens.interventions.asking import denied_queries
+from sinklens.interventions.choosing import Chooser, Look
+from sinklens.interventions.dose import Dose, dose_means, overall
+from sinklens.interventions.dropping import drop
+from sinklens.interventions.flow import EPSILON, PARTS, Flow, redistributed
 from sinklens.interventions.memory import Memory, Span
 from sinklens.interventions.plan import Plan
-from sinklens.interventions.ranking import Denial, Ranking, Targets, attention_paid, candidates, deny
+from sinklens.interventions.ranking import Denial, Ranking, Targets, attention_paid, deny
+from sinklens.interventions.shadow import Shadow
 from sinklens.interventions.views import hide, looks_ahead, one_query
-from sinklens.kernels.received import Received
 from sinklens.types import ModelSpec
+
+Revalue = Callable[[AttentionCall, Tensor], AttentionCall]  # takes the listed keys, [batch, head, key]
 
 
 @runtime_checkable
@@ -32,7 +41,16 @@ class Settings(Protocol):
     """What `MaskSinks` and its controls have in common: a budget, a plan for each family, and a choice of keys."""
 
     @property
-    def top(self) -> int: ...
+    def top(self) -> int | None: ...
+
+    @property
+    def epsilon(self) -> float | None: ...
+
+    @property
+    def follow(self) -> bool: ...
+
+    @property
+    def drop(self) -> bool: ...
 
     def plan(self, causal: bool) -> Plan: ...
 
@@ -42,28 +60,45 @@ class Settings(Protocol):
 class Masking:
     """An intervention under way: settings, what it remembers of each layer, and the doses it gave."""
 
-    def __init__(self, settings: Settings, model: nn.Module) -> None:
+    def __init__(self, settings: Settings, model: nn.Module, *, revalue: Revalue | None = None) -> None:
         self.settings = settings
+        self._model, self._revalue = model, revalue
         spec = getattr(model, "spec", None)
         self._causal = spec.causal if isinstance(spec, ModelSpec) else None  # None: the first call tells
-        if self._causal is not None:
-            settings.plan(self._causal)  # refuses what the family cannot do, before anything runs
+        self._shadow: Shadow | None = None
+        if self._causal is not None:  # what the family cannot do is refused before anything runs
+            self._cast_shadow(settings.plan(self._causal))
+        self._chooser = Chooser(self._choose)
         self._memories: dict[int, Memory] = {}
-        self._doses: list[tuple[int, int, int, bool, Tensor]] = []
+        self._doses: list[tuple[int, int, int, bool, bool, Tensor]] = []
+        self._flows: list[tuple[int, int, int, Tensor]] = []
 
     @property
     def doses(self) -> list[Dose]:
         """One entry for every step and layer, in the order they ran."""
         found = []
-        for run, step, layer, masked, means in self._doses:
-            removed, largest = means.tolist()
-            found.append(Dose(run=run, step=step, layer=layer, masked=masked, removed=removed, largest=largest))
+        for run, step, layer, masked, dropped, means in self._doses:
+            removed, largest, keys = means.tolist()
+            found.append(
+                Dose(
+                    run=run, step=step, layer=layer, masked=masked, dropped=dropped,
+                    removed=removed, largest=largest, keys=keys,
+                )
+            )  # fmt: skip
         return found
 
     @property
     def dose(self) -> float:
         """Of all steps and layers in which something was denied; NaN if there is none."""
         return overall(self.doses)
+
+    @property
+    def flows(self) -> list[Flow]:
+        """Where the removed attention went, for every step and layer that masked something; with follow=True."""
+        return [
+            Flow(run=run, step=step, layer=layer, **dict(zip(PARTS, means.tolist(), strict=True)))
+            for run, step, layer, means in self._flows
+        ]
 
     def __call__(self, call: AttentionCall) -> AttentionCall:
         assert call.site is not None
@@ -76,30 +111,41 @@ class Masking:
             )
         memory = self._recall(call)
         self._refuse_cache(memory)
-        newest = one_query(call, call.query.shape[2] - 1)
-        affected = call if memory.plan.queries == "all" else newest
-        denial = None if memory.targets is None else deny(affected, memory.targets)
-        masked = call if denial is None else hide(call, self._hidden(call, memory, denial))
+        clean = self._clean(call, memory)
+        if clean is not None and memory.plan.clean_keys and not memory.quiet:
+            call = replace(call, key=clean.key, value=clean.value)
+        affected = self._affected(call, memory)
         with torch.no_grad():
-            paid = attention_paid(affected)
-            means = removed_and_largest(affected, paid, denial, top=self.settings.top)
-            self._doses.append((memory.run, memory.step, call.site.layer, denial is not None, means))
-            looked = call if memory.plan.rank_by == "received" else newest
-            seen = paid if looked is affected else attention_paid(looked)
-            memory.chosen = self.settings.choose(self._ranking(looked, seen, masked, memory))
-        return masked
+            look = Look(call=call, clean=clean, affected=affected, paid=attention_paid(affected))
+            targets = self._chooser.now(look, memory)
+        denial = None if targets is None else self._deny(affected, targets)
+        changed = call if denial is None or targets is None else self._change(call, memory, denial, targets)
+        with torch.no_grad():
+            self._note(look, memory, denial, changed)
+            if memory.plan.source == "previous_step":
+                self._chooser.prepare(look, memory, changed)
+        return changed
+
+    def _choose(self, ranking: Ranking, _memory: Memory) -> Targets:
+        return self.settings.choose(ranking)
+
+    def _cast_shadow(self, plan: Plan) -> None:
+        if plan.needs_shadow and self._shadow is None:
+            self._shadow = Shadow(self._model)
 
     def _recall(self, call: AttentionCall) -> Memory:
         site, span = call.site, Span.of(call)
         assert site is not None
         step, known = int(site.step), self._memories.get(site.layer)
         if known is not None and known.goes_on(step, span):
+            if step > known.step:
+                self._chooser.complete(known, step)
             known.advance(step, span)
             return known
         causal = not looks_ahead(call) if self._causal is None else self._causal
-        memory = Memory(
-            plan=self.settings.plan(causal), run=0 if known is None else known.run + 1, step=step, span=span
-        )
+        run = 0 if known is None else known.run + 1
+        memory = Memory.begin(self.settings.plan(causal), run=run, step=step, call=call)
+        self._cast_shadow(memory.plan)
         self._memories[site.layer] = memory
         return memory
 
@@ -111,14 +157,66 @@ class Masking:
                 f"from {span.first} on: the model uses a KV cache; run it without (use_cache=False), or leave keys out"
             )
 
-    def _hidden(self, call: AttentionCall, memory: Memory, denial: Denial) -> Bool[Tensor, "batch head rows_or_1 key"]:
+    def _clean(self, call: AttentionCall, memory: Memory) -> AttentionCall | None:
+        """The same layer in a pass without the mask, which runs when the first layer of a forward does."""
+        assert call.site is not None
+        if self._shadow is None:
+            return None
+        if call.site.layer == 0:
+            self._shadow.run(memory.real_at_first)
+            self._chooser.see(self._shadow.calls)
+        return self._shadow.calls[call.site.layer]
+
+    def _affected(self, call: AttentionCall, memory: Memory) -> AttentionCall:
+        """The call with the queries that are denied something; the others count as padding."""
+        if memory.newest_only:
+            return one_query(call, call.query.shape[2] - 1)
+        who = denied_queries(call, memory)
+        if who is None:
+            return call
+        return replace(call, real_queries=who if call.real_queries is None else who & call.real_queries)
+
+    def _deny(self, affected: AttentionCall, targets: Targets) -> Denial:
+        denial = deny(affected, targets)
+        return denial if self._revalue is None else replace(denial, spared=None)  # who keeps all weights lacks none
+
+    def _change(self, call: AttentionCall, memory: Memory, denial: Denial, targets: Targets) -> AttentionCall:
+        who, plan = denied_queries(call, memory), memory.plan
+        for_all = who is None and (not memory.newest_only or call.query.shape[2] == 1)
+        if self._revalue is not None:
+            if not for_all:
+                raise UsageError(
+                    f"a value is changed for all queries of a call, but with queries={plan.queries!r} only some of "
+                    f"{call.query.shape[2]} are meant; run a causal model with its cache and a clean prefill, and any "
+                    "with queries='all'"
+                )
+            return self._revalue(call, denial.listed)
+        if self.settings.drop and for_all:
+            self._refuse_watchers(call)
+            dropped = drop(call, denial)
+            if dropped is not None:
+                return dropped
+        hidden = self._hidden(call, memory, denial, targets)
+        return hide(call, hidden if who is None else hidden & who[:, None, :, None])
+
+    def _refuse_watchers(self, call: AttentionCall) -> None:
+        assert call.site is not None
+        if len(scopes_of(self._model.get_submodule(call.site.module))) > 1:
+            raise UsageError(
+                "drop=True while something else observes or changes this model: keys that every head drops on its own "
+                "have no common positions; leave drop out, the result is the same"
+            )
+
+    def _hidden(
+        self, call: AttentionCall, memory: Memory, denial: Denial, targets: Targets
+    ) -> Bool[Tensor, "batch head rows_or_1 key"]:
         """What every query of the call is denied. Earlier queries that run again without a cache are denied what
         they were denied when they were the newest, as if they were cached."""
-        plan, span, targets = memory.plan, memory.span, memory.targets
-        assert targets is not None
+        plan, span = memory.plan, memory.span
         if plan.queries == "last" and plan.keys == "cached":
-            memory.denied[span.end - 1] = targets
-        if plan.queries == "all" or call.query.shape[2] == 1:
+            newly = [span.end - 1] if memory.newest_only else call.where_queries().tolist()
+            memory.denied |= dict.fromkeys(newly, targets)
+        if not memory.newest_only or call.query.shape[2] == 1:
             return denial.hidden
         hidden = torch.zeros(call.scores.shape, dtype=torch.bool, device=call.key.device)
         hidden[:, :, -1] = denial.hidden[:, :, 0]
@@ -128,13 +226,14 @@ class Masking:
                 hidden[:, :, index] = again.hidden[:, :, 0]
         return hidden
 
-    def _ranking(self, call: AttentionCall, paid: Received, masked: AttentionCall, memory: Memory) -> Ranking:
-        """`call`: the queries whose attention ranks the keys, before the mask; `paid`: what they pay."""
-        plan, total = memory.plan, paid.total
-        if plan.measure == "after":
-            after = masked if plan.rank_by == "received" else one_query(masked, masked.query.shape[2] - 1)
-            total = attention_paid(after, visibility=paid.uniform).total
-        if plan.causal and plan.rank_by == "received":
-            total = memory.add(call, total)
-        assert call.site is not None
-        return Ranking(site=call.site, scores=total, candidates=candidates(call, paid), positions=call.where_keys())
+    def _note(self, look: Look, memory: Memory, denial: Denial | None, changed: AttentionCall) -> None:
+        assert look.call.site is not None
+        place = (memory.run, memory.step, look.call.site.layer)
+        means = dose_means(look.affected, look.paid, denial, top=self.settings.top)
+        dropped = changed.key.shape[2] < look.call.key.shape[2]
+        self._doses.append((*place, denial is not None, dropped, means))
+        if self.settings.follow and denial is not None:
+            masked = hide(look.affected, denial.hidden)
+            epsilon = EPSILON if self.settings.epsilon is None else self.settings.epsilon
+            flow = redistributed(look.affected, masked, look.paid, denial=denial, epsilon=epsilon)
+            self._flows.append((*place, flow))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sinklens.attention.call import AttentionCall
@@ -38,10 +38,41 @@ class Memory:
     run: int  # how many runs were before
     step: int
     span: Span
-    targets: Targets | None = None  # denied at this step: chosen at the one before
-    chosen: Targets | None = None  # for the next step
+    masked_at_first: Bool[Tensor, "batch position"] | None  # of a diffusion run: what is to be generated
+    real_at_first: Bool[Tensor, "batch key"] | None  # False: padding
+    prompt_end: int  # of a causal run: where generated positions begin
+    first: bool = True  # no step of the run was before this one
+    targets: Targets | None = None  # of an earlier step, denied at this one
+    chosen: Targets | None = None  # at this step
     denied: dict[int, Targets] = field(default_factory=dict)  # by the position of the query that was the newest
-    _sums: Float[Tensor, "batch head canvas"] | None = None
+    _choices: list[Targets | None] = field(default_factory=list)  # of the last steps, no more than the lag asks for
+    _sums: dict[str, Float[Tensor, "batch _ canvas"]] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, plan: Plan, *, run: int, step: int, call: AttentionCall) -> "Memory":
+        clock, span = current_step(), Span.of(call)
+        return cls(
+            plan=plan,
+            run=run,
+            step=step,
+            span=span,
+            masked_at_first=None if clock is None else clock.masked,
+            real_at_first=call.real_keys,
+            prompt_end=span.end,
+        )
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing is denied at this step, whatever stands out."""
+        if self.plan.source == "previous_step":
+            return self.targets is None
+        return self.first and self.plan.prefill == "clean"
+
+    @property
+    def newest_only(self) -> bool:
+        """Of the queries of a call, the newest alone is denied keys; a masked prefill is masked as a whole."""
+        plan = self.plan
+        return plan.queries == "last" and not (self.first and plan.prefill == "masked" and plan.keys == "cached")
 
     def goes_on(self, step: int, span: Span) -> bool:
         """Whether a call belongs to the run so far. A sampler's step says so; without one, only the shape can."""
@@ -58,15 +89,19 @@ class Memory:
 
     def advance(self, step: int, span: Span) -> None:
         if step > self.step:  # else the same step once more, under the same targets
-            self.targets = self.chosen
+            self._choices = [*self._choices, self.chosen][-self.plan.lag :]
+            self.targets = self._choices[0] if len(self._choices) == self.plan.lag else None
+            self.first = False
         self.step, self.span = step, span
 
-    def add(self, call: AttentionCall, total: Float[Tensor, "batch head key"]) -> Float[Tensor, "batch head key"]:
+    def add(
+        self, name: str, call: AttentionCall, total: Float[Tensor, "batch heads_or_1 key"]
+    ) -> Float[Tensor, "batch heads_or_1 key"]:
         """Column sums over all queries so far, where the call has only the new ones."""
-        where, old = call.where_keys(), self._sums if self.span.first else None
+        where, old = call.where_keys(), self._sums.get(name) if self.span.first else None
         width = max(int(where.max()) + 1, 0 if old is None else old.shape[-1])
         wide = total.new_zeros((*total.shape[:2], width))
         if old is not None:
             wide[..., : old.shape[-1]] = old
-        self._sums = wide.index_add(-1, where, total)
-        return self._sums[..., where]
+        self._sums[name] = wide.index_add(-1, where, total)
+        return self._sums[name][..., where]

@@ -1,6 +1,7 @@
 """Which keys stand out at a step, and what denying them to queries means."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,18 +11,27 @@ from sinklens.attention.call import AttentionCall, Site
 from sinklens.interventions.views import views
 from sinklens.kernels.received import Received, received_of
 from sinklens.kernels.uniform import Uniform
+from sinklens.sinks.detect import detect_sinks
 
 Targets = Int[Tensor, "batch head top"]  # canvas positions, highest rank first; -1: there is none
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Ranking:
-    """The keys of one call and how much attention each gets, for the choice of what the next step is denied."""
+    """The keys of one call and how much attention each gets, for the choice of what the next step is denied.
+
+    The head axis is 1 where heads are ranked together.
+    """
 
     site: Site
     scores: Float[Tensor, "batch head key"]
-    candidates: Bool[Tensor, "batch heads_or_1 key"]  # real, and visible to a query that counts
+    expected: Float[Tensor, "batch heads_or_1 key"]  # what uniform attention would give
+    viewers: Float[Tensor, "batch heads_or_1 key"]
+    candidates: Bool[Tensor, "batch some_heads key"]  # real, and visible to a query that counts
     positions: Int[Tensor, " key"]
+    anchor: Int[Tensor, " batch"]  # where the model is writing: the block, the first mask, or the newest query
+    mask_state: Bool[Tensor, "batch key"] | None = None  # None: nothing is masked, or nobody says so
+    least_viewers: int = 1  # a key that fewer queries see is never above a threshold
 
     def highest(self, count: int) -> Targets:
         """The `count` highest candidates of every head; of equals, the lower position comes first."""
@@ -30,6 +40,70 @@ class Ranking:
         found = scores.sort(dim=-1, descending=True, stable=True)
         values, index = found.values[..., :count], found.indices[..., :count]
         return self.positions[order][index].masked_fill(values == -torch.inf, -1)
+
+    def above(self, epsilon: float) -> Targets:
+        """All candidates whose fair share exceeds the mean of the others by more than epsilon, highest score first."""
+        found = detect_sinks(
+            torch.where(self.candidates, self.scores, torch.nan),
+            self.expected,
+            epsilon,
+            min_viewers=self.least_viewers,
+            viewers=self.viewers,
+        )
+        return replace(self, candidates=found).highest(max(1, int(found.sum(-1).max())))
+
+    def marks(self, targets: Targets) -> Bool[Tensor, "batch head key"]:
+        """True at the keys that are targets."""
+        return ranks(targets, self.positions) >= 0
+
+    def index_of(self, targets: Targets) -> Int[Tensor, "batch head top"]:
+        """Which key each target is, by its place in the call; -1: none."""
+        same = targets[..., None] == self.positions
+        return torch.where(same.any(-1), same.int().argmax(-1), -1)
+
+    def pooled(self) -> "Ranking":
+        """All heads as one."""
+        return replace(
+            self,
+            scores=self.scores.mean(1, keepdim=True),
+            expected=self.expected.mean(1, keepdim=True),
+            viewers=self.viewers.amax(1, keepdim=True),
+            candidates=self.candidates.any(1, keepdim=True),
+        )
+
+
+def merge(layers: Sequence[Ranking]) -> Ranking:
+    """Pooled rankings of several layers as one, over the canvas: layers may have forgotten different keys."""
+    first = layers[0]
+    width = max(int(layer.positions.max()) for layer in layers) + 1
+
+    def add(name: str) -> Tensor:
+        shape = (*first.scores.shape[:2], width)
+        parts = [
+            getattr(layer, name).new_zeros(shape).index_copy(-1, layer.positions, getattr(layer, name))
+            for layer in layers
+        ]
+        return torch.stack(parts).sum(0)
+
+    state = None
+    if first.mask_state is not None:
+        rows = first.mask_state.shape[0]
+        state = first.mask_state.new_zeros((rows, width)).index_copy(-1, first.positions, first.mask_state)
+    return replace(
+        first,
+        scores=add("scores"),
+        expected=add("expected"),
+        viewers=add("viewers") / len(layers),
+        candidates=add("candidates") > 0,
+        positions=torch.arange(width, device=first.positions.device),
+        mask_state=state,
+    )
+
+
+def first_of(targets: Targets, counts: Int[Tensor, "batch head"]) -> Targets:
+    """Only the first `counts` targets of every head."""
+    places = torch.arange(targets.shape[-1], device=targets.device)
+    return targets.masked_fill(places >= counts[..., None], -1)
 
 
 def attention_paid(call: AttentionCall, *, visibility: Uniform | None = None) -> Received:
@@ -58,7 +132,7 @@ class Denial:
 
 def deny(call: AttentionCall, targets: Targets) -> Denial:
     """Take the keys at `targets` from every query of `call`; a target that is not among its keys is no loss."""
-    rank = _ranks(targets, call.where_keys())
+    rank = ranks(targets, call.where_keys())
     listed, seen = rank >= 0, views(call)
     starved = seen.any(-1) & ~(seen & ~listed[:, :, None]).any(-1)
     if not bool(starved.any()):
@@ -68,7 +142,7 @@ def deny(call: AttentionCall, targets: Targets) -> Denial:
     return Denial(listed=listed, spared=starved[..., None] & kept)
 
 
-def _ranks(targets: Targets, positions: Int[Tensor, " key"]) -> Int[Tensor, "batch head key"]:
+def ranks(targets: Targets, positions: Int[Tensor, " key"]) -> Int[Tensor, "batch head key"]:
     """The rank of every key among the targets, from 0; -1 for the others."""
     width = int(torch.maximum(targets.amax(), positions.amax())) + 1
     canvas = targets.new_full((*targets.shape[:2], width + 1), -1)
