@@ -329,6 +329,20 @@ def test_the_summary_says_what_was_found() -> None:
     assert "tiny-llada writes" not in notes
 
 
+@pytest.mark.parametrize(("width", "lines"), [(80, 7), (100, 4)])
+def test_no_share_and_no_name_is_cut(width: int, lines: int) -> None:
+    masks = [("none", 0), ("sinks", 1), ("random", 1), ("sinks", 5), ("random", 5)]
+    whole = {"accuracy": 1.0, "low": 0.89, "high": 1.0}
+    cells = [{"model": name, "keys": keys, "top": top, **whole} for name in demo.MODELS for keys, top in masks]
+    text = StringIO()
+    Console(file=text, width=width).print(demo_tables.masking_table({"cells": cells}, width=width))
+    shown = text.getvalue().splitlines()
+    assert len(shown) == lines
+    assert "…" not in text.getvalue()
+    assert all(text.getvalue().count(name) == 1 for name in demo.MODELS)
+    assert text.getvalue().count("[89, 100]") == len(cells)
+
+
 def test_the_table_fills_while_it_is_watched() -> None:
     tally = demo_masking.Tally(models=("a",), effort=demo_workers.Effort(length=8, steps=2, batch=1))
     text = StringIO()

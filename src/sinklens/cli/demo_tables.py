@@ -17,6 +17,7 @@ from sinklens.cli.sink_tables import shown_path
 from sinklens.tasks.item import Item
 
 WIDTH = 100  # of output that goes to a file
+WIDE = 97  # columns that the table of masks takes with every share and its interval in one line
 LINES = 20  # of a problem or an answer
 Row = Mapping[str, Any]
 
@@ -101,27 +102,28 @@ def print_figures(console: Console, rows: Sequence[Row]) -> None:
             console.print(Text(f"{row['id']}: {row['note']}", style="dim"))
 
 
-def masking_table(document: Row) -> Table:
-    """A row a model, a column a mask."""
+def masking_table(document: Row, *, width: int) -> Table:
+    """A row a model, a column a mask; each interval under its share where the columns would not fit side by side."""
+    gap = " " if width >= WIDE else "\n"
     cells = document["cells"]
     names = list(dict.fromkeys(cell["model"] for cell in cells))
     masks = list(dict.fromkeys((cell["keys"], cell["top"]) for cell in cells))
     table = _table("model", *(f"{keys} {top}" if top else "unmasked" for keys, top in masks))
     for name in names:
-        table.add_row(name, *(_share(cell) for cell in cells if cell["model"] == name))
+        table.add_row(name, *(_share(cell, gap) for cell in cells if cell["model"] == name))
     return table
 
 
-def _share(cell: Row) -> str:
+def _share(cell: Row, gap: str) -> str:
     if cell["accuracy"] is None:
         return "-"
-    return f"{100 * cell['accuracy']:.0f} % [{100 * cell['low']:.0f}, {100 * cell['high']:.0f}]"
+    return f"{100 * cell['accuracy']:.0f} %{gap}[{100 * cell['low']:.0f}, {100 * cell['high']:.0f}]"
 
 
 def print_masking(console: Console, document: Row) -> None:
     count = document["problems"]
     heading(console, "Right answers with sinks masked, 95 % intervals")
-    console.print(masking_table(document))
+    console.print(masking_table(document, width=console.width))
     console.print(
         "sinks k: at every step, layer and head, the k tokens that received most attention at the step before are "
         "hidden; random k: as many tokens drawn at random.",
@@ -161,7 +163,7 @@ class MaskingView:
     """The table of accuracies while it fills: redrawn on a terminal, elsewhere a line now and then."""
 
     def __init__(self, console: Console, *, seconds: float) -> None:
-        self._seconds = int(seconds)
+        self._seconds, self._width = int(seconds), console.width
         self._count = CountDisplay(console, unit="second")
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         if self._live is not None:
@@ -174,7 +176,7 @@ class MaskingView:
             self._count.show([], step=now, steps=max(now, self._seconds), label=label)
             return
         line = Text(f"{label}second {now}/{max(now, self._seconds)}", style="dim")
-        self._live.update(Group(line, masking_table(document)), refresh=True)
+        self._live.update(Group(line, masking_table(document, width=self._width)), refresh=True)
 
     def close(self) -> None:
         self._count.close()
