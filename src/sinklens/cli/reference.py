@@ -24,7 +24,7 @@ nothing there when the command fails. `--to DIR` says where files go. `--debug` 
 |---|---|
 | 0 | done |
 | 1 | failed: a broken checkpoint, no network, a reference that disagrees, ... |
-| 2 | misused: an unknown option, model name or setting, a file that is not there, ... |
+| 2 | misused: an unknown option, model name or setting, a prompt file or model folder that is not there, ... |
 | 130 | interrupted by Ctrl-C; `generate` prints what is there, with `--json` a document whose `interrupted` is true |
 
 In the document of `generate`, `finished` is false for a row that was interrupted, or in which masks are left

@@ -123,8 +123,8 @@ def model_card(name: str) -> str:
         f"# {name}",
         f"{KINDS[found['training']['recipe']['family']]}: {shape['layers']} layers of width {shape['width']}, "
         f"{shape['heads']} heads, {shape['vocab_size']} tokens, {found['bytes'] / 1e6:.1f} MB in bfloat16. "
-        "Made to show attention sinks on a laptop; it knows arithmetic stories, one-line programs, pass keys and the "
-        "tone of technical documentation, and nothing else.",
+        "Made to show attention sinks on a laptop; it was trained on arithmetic stories, one-line programs, pass keys "
+        "and technical documentation, and on nothing else.",
         f'```python\nimport sinklens as sl\n\nmodel = sl.load("{name}")\n```',
         "## Training",
         table(["", ""], training_rows(found)),
