@@ -14,10 +14,11 @@ from sinklens.models import dream, llada
 from sinklens.models.fields import read_json
 from sinklens.training.network import Network
 from sinklens.training.recipe import Recipe
+from sinklens.training.tokenizer import SPECIAL_TOKENS
 
 WEIGHTS, STATE = "model.safetensors", "training.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-BOS, EOS, MASK, PAD = range(4)
+BOS, EOS, MASK, PAD = range(len(SPECIAL_TOKENS))  # the tokenizer gives them their places
 
 
 def names_on_disk(recipe: Recipe) -> dict[str, str]:

@@ -26,6 +26,7 @@ from sinklens.sampling.step import Sampler
 from sinklens.sinks.detect import detect_sinks
 from sinklens.tasks import task
 from sinklens.tasks.item import Item
+from sinklens.training.tokenizer import SPECIAL_TOKENS
 
 ANSWER = 64  # tokens of an answer
 
@@ -93,9 +94,9 @@ def first_token_mass(model: Loaded, rows: Int[Tensor, "row position"]) -> Float[
     return mass
 
 
-def random_rows(spec_vocab: int, *, bos_id: int, rows: int, length: int, seed: int = 0) -> Int[Tensor, "row position"]:
+def random_rows(vocab_size: int, *, bos_id: int, rows: int, length: int, seed: int = 0) -> Int[Tensor, "row position"]:
     """Ids drawn evenly from all ordinary tokens, behind a bos."""
-    ids = torch.randint(4, spec_vocab, (rows, length), generator=torch.Generator().manual_seed(seed))
+    ids = torch.randint(len(SPECIAL_TOKENS), vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
     ids[:, 0] = bos_id
     return ids
 

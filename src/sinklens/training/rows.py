@@ -17,6 +17,7 @@ from torch import Tensor
 from sinklens.errors import UsageError
 from sinklens.tasks import task
 from sinklens.training.recipe import Data
+from sinklens.training.tokenizer import EOS
 
 CHUNK = 5000  # problems that one worker makes at a time
 TEXT, HELD_OUT = "text.npy.xz", "held-out.npy.xz"
@@ -68,7 +69,7 @@ def _chunk(numbers: range, *, name: str, split: str, length: int, folder: Path, 
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    eos = tokenizer.token_to_id("<|endoftext|>")
+    eos = tokenizer.token_to_id(EOS)
     items = list(islice(task(name).items(split, seed=seed, start=numbers.start), len(numbers)))
     count = len(items)
     prompts = tokenizer.encode_batch([item.prompt for item in items])
