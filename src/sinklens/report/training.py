@@ -2,7 +2,7 @@
 
     python -m sinklens.report.training tiny-llama tiny-llada tiny-dream --to docs/images/training
 
-reads the log.jsonl of each folder, or of an embedded model, and writes a PNG and an SVG. Needs no torch.
+reads the log.jsonl of each folder, or of an embedded model (both stages of one that had two), and writes a PNG and an SVG. Needs no torch.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from typing import Any
 from sinklens.errors import UsageError
 from sinklens.models.catalog import locate
 from sinklens.report.style import MARKERS, line_style, panels, save, styled
-from sinklens.training.log import LOG, read_log
+from sinklens.training.log import LOG, read_stages
 
 TICKS = (20, 50, 100, 200, 500, 1000, 2000)  # million tokens
 Entries = Sequence[Mapping[str, Any]]
@@ -22,7 +22,7 @@ Entries = Sequence[Mapping[str, Any]]
 def log_of(model: str) -> list[dict[str, Any]]:
     """The log of a folder or of an embedded model."""
     folder = locate(model).folder
-    entries = read_log(folder)
+    entries = read_stages(folder)
     if not entries:
         raise UsageError(f"{folder} has no {LOG}; expected a folder that `sinklens train` wrote, or an embedded model")
     return entries

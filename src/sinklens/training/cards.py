@@ -14,7 +14,7 @@ from typing import Any
 
 from sinklens.models.catalog import EMBEDDED, ZOO
 from sinklens.sinks.intervals import wilson
-from sinklens.training.log import read_log
+from sinklens.training.log import FIRST_STAGE, read_log, read_stages
 
 CORPUS_CARD = Path(__file__).parent / "corpus_card.json"
 DOCS = Path(__file__).parents[3] / "docs"
@@ -38,7 +38,12 @@ def read(name: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         part: json.loads((folder / f"{part}.json").read_text("utf-8")) for part in ("card", "training", "config")
     }
-    return {**found, "log": read_log(folder), "bytes": (folder / "model.safetensors").stat().st_size}
+    return {
+        **found,
+        "log": read_stages(folder),
+        "first_stage": read_log(folder, FIRST_STAGE),
+        "bytes": (folder / "model.safetensors").stat().st_size,
+    }
 
 
 def task_rows(card: dict[str, Any]) -> list[list[str]]:
@@ -94,8 +99,8 @@ def _visible(token: str) -> str:
 
 def training_rows(found: dict[str, Any]) -> list[list[str]]:
     recipe, log, mark = found["training"]["recipe"], found["log"], found["training"]["fingerprint"]
-    data, schedule = recipe["data"], recipe["schedule"]
-    tokens = log[-1]["tokens"]
+    data = recipe["data"]
+    tokens, steps = log[-1]["tokens"], log[-1]["step"]
     seconds = sum(
         (entry["tokens"] - before) / entry["tokens_per_second"]
         for before, entry in zip([0, *(entry["tokens"] for entry in log)], log, strict=False)
@@ -103,15 +108,22 @@ def training_rows(found: dict[str, Any]) -> list[list[str]]:
     text = data["context"] * data["text_rows"]
     share = text / (text + data["task_context"] * data["task_rows"])
     return [
-        ["tokens", f"{tokens / 1e6:,.0f} M in {schedule['steps']:,} steps, {share:.0%} natural text, the rest tasks"],
+        ["tokens", f"{tokens / 1e6:,.0f} M in {steps:,} steps, {share:.0%} natural text, the rest tasks"],
         ["optimizer", f"{recipe['optimizer']['name']}, weight decay {recipe['optimizer']['weight_decay']}"],
-        ["start", recipe.get("start", "random weights")],
+        ["start", _start(found)],
         ["time", f"{seconds / 60:.0f} minutes on one H200 that other runs shared, measuring aside"],
         [
             "recipe",
             f"`sinklens train {recipe['name']}`, seed {recipe['seed']}, fingerprint `{mark}`",
         ],
     ]
+
+
+def _start(found: dict[str, Any]) -> str:
+    recipe, first = found["training"]["recipe"], found["first_stage"]
+    if first:
+        return f"random weights; the first {first[-1]['tokens'] / 1e6:,.0f} M tokens by `{recipe['name']}-1`"
+    return str(recipe.get("start", "random weights"))
 
 
 def model_card(name: str) -> str:
