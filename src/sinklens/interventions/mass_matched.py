@@ -39,7 +39,7 @@ class Match:
 class MassMatched(Targeting):
     """Settings as for `MaskSinks`, with `top`; draws as for `RandomKeys`."""
 
-    seed: Any = 0
+    seed: Any = 0  # an integer, or a tuple with one for each row
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -53,8 +53,9 @@ def check_count(what: str, value: Any, *, least: int = 1) -> None:
 
 
 def check_seed(seed: Any) -> None:
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise UsageError(f"seed is {seed!r}; expected an integer")
+    numbers = seed if isinstance(seed, tuple) and seed else (seed,)
+    if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
+        raise UsageError(f"seed is {seed!r}; expected an integer, or a tuple of integers, one for each row")
 
 
 def check_choices(**given: Any) -> None:

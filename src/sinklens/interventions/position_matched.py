@@ -26,7 +26,7 @@ OTHER_STATE = 1000.0  # more than any number of buckets
 class PositionMatched(Targeting):
     """Settings as for `MaskSinks`; draws as for `RandomKeys`."""
 
-    seed: Any = 0
+    seed: Any = 0  # an integer, or a tuple with one for each row
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -14,10 +14,11 @@ class RandomKeys(Targeting):
     """Settings as for `MaskSinks`.
 
     Each layer, head, row and step has its own draw, among the keys that `MaskSinks` would have ranked. It depends on
-    the seed, the step, the layer and the number of the row, on nothing else.
+    the seed, the step, the layer and the number of the row, on nothing else. With a seed for each row, the number of
+    the row plays no part, nor does the padding before it: a prompt has the same draws in every batch.
     """
 
-    seed: Any = 0
+    seed: Any = 0  # an integer, or a tuple with one for each row
 
     def __post_init__(self) -> None:
         super().__post_init__()

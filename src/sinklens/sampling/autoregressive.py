@@ -1,8 +1,9 @@
 """One token a step, left to right: greedy, with a temperature, or from the nucleus (top_p).
 
 Step 0 is the prefill and decides the first token. A model with `decode` keeps its keys and values in a
-cache that is handed back to it; any other is run on all ids so far, with the same result. A row that has
-reached eos (or the end of its turn) is filled with pad, else eos, and the run ends when all have.
+cache that is handed back to it; any other, and every one under `cache=False`, is run on all ids so far, with
+the same result. A row that has reached eos (or the end of its turn) is filled with pad, else eos, and the run
+ends when all have.
 """
 
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ class AutoregressiveSampler:
     length: int  # tokens to generate at most
     temperature: Number = 0.0  # 0: greedy, top_p then has no effect
     top_p: Number | None = None  # in (0, 1]
+    cache: bool = True  # False: every step computes all positions anew, as interventions with recomputed keys need
 
     def __post_init__(self) -> None:
         at_least("length", self.length, 1)
@@ -67,7 +69,7 @@ class AutoregressiveSampler:
         for index in range(self.length):
             with torch.no_grad(), at_step(StepNumber(index, canvas=ids)):
                 padding = None if bool(real.all()) else real
-                logits, cache = _next_logits(model, ids, padding, cache, prefill=index == 0)
+                logits, cache = _next_logits(model, ids, padding, cache, prefill=self.cache and index == 0)
             refuse_unusable(logits[~ended], index)
             tokens, confidence = self._choose(logits)
             tokens = tokens.masked_fill(ended, fill_id(model.spec))
@@ -96,7 +98,10 @@ def _next_logits(
     *,
     prefill: bool,
 ) -> "tuple[Float[Tensor, 'batch vocab'], Any]":
-    """Logits behind the last id, and the cache to hand in next time; None: the model keeps none."""
+    """Logits behind the last id, and the cache to hand in next time; None: the model keeps none.
+
+    prefill: begin a cache where the model has one.
+    """
     decode = getattr(model, "decode", None)
     if decode is not None and (prefill or cache is not None):
         try:
