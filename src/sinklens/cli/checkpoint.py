@@ -15,11 +15,11 @@ from sinklens.models.catalog import DOWNLOADED, EMBEDDED, KNOWN, Located, downlo
 
 def describe(name: str, *, revision: str | None = None) -> dict[str, Any]:
     """The spec, the sampler, the tokenizer and the size of a checkpoint."""
-    from sinklens.models.fields import Fields
-
     located, hub_id = _locate_without_weights(name, revision)
     import_heavy()
-    fields = Fields.of_folder(located.folder)
+    from sinklens.models.gguf import read_fields
+
+    fields = read_fields(located)
     spec, tokenizer = _read_spec(located, fields)
     spoken = spec.causal or spec.family in SAMPLERS
     return {
@@ -67,23 +67,23 @@ def _read_spec(located: Located, fields: Any) -> tuple[Any, Any]:
             f"{fields.path} names code of its own (auto_map), which is not run to describe a model; "
             "load it with trust_remote_code to see its spec"
         )
-    from sinklens.models.huggingface import folder_tokenizer
+    from sinklens.models.gguf import read_tokenizer
 
-    tokenizer = folder_tokenizer(located.folder, False)
+    tokenizer = read_tokenizer(located)
     return _on_meta(located, fields, tokenizer), tokenizer
 
 
 def _on_meta(located: Located, fields: Any, tokenizer: Any) -> Any:
     """The spec of a transformers model, which is built without memory to read it."""
     import torch
-    from transformers import AutoConfig
 
+    from sinklens.models.gguf import read_config
     from sinklens.models.huggingface import auto_class
     from sinklens.models.huggingface_spec import read_spec
 
     auto = auto_class(fields, False)
     with torch.device("meta"):
-        model = auto.from_config(AutoConfig.from_pretrained(str(located.folder), local_files_only=True))
+        model = auto.from_config(read_config(located))
     return read_spec(model, tokenizer, located.source)
 
 

@@ -47,9 +47,9 @@ def find_model(name: str, sampling: SamplerOptions, *, revision: str | None, tru
 def _read_family(located: Located) -> str:
     """The family by config.json alone; a model that cannot be generated from is refused."""
     from sinklens.cli.checkpoint import refuse_what_cannot_speak
-    from sinklens.models.fields import Fields
+    from sinklens.models.gguf import read_fields
 
-    fields = Fields.of_folder(located.folder)
+    fields = read_fields(located)
     refuse_what_cannot_speak(located, fields)
     model_type = str(fields.values.get("model_type"))
     return model_type.lower() if model_type.lower() in SAMPLERS else model_type

