@@ -11,6 +11,7 @@ from sinklens.cli.demo_workers import problems
 from sinklens.cli.live import CountDisplay
 from sinklens.cli.output import stderr_console, write_json
 from sinklens.cli.sinks import describe_trace
+from sinklens.evaluation.answering import graded
 from sinklens.models.load import Loaded
 from sinklens.report.figures import draw_figures
 from sinklens.sampling.prompt_list import Prompt
@@ -18,7 +19,7 @@ from sinklens.sinks.tokens import display
 from sinklens.tasks.item import Item
 from sinklens.tasks.sandbox import SandboxError
 from sinklens.traces.read import Trace
-from sinklens.training.measure import answering, graded
+from sinklens.training.measure import answering
 
 DRAWN = ("1", "3", "5", "7", "10", "table2")  # those that need no maps
 TOP = 3  # tokens named in the summary

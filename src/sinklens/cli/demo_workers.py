@@ -20,12 +20,13 @@ from transformers.utils import logging as bars
 
 import sinklens
 from sinklens.errors import SinklensError
+from sinklens.evaluation.answering import graded
 from sinklens.interventions.mask_sinks import MaskSinks
 from sinklens.interventions.random_keys import RandomKeys
 from sinklens.models.load import Loaded
 from sinklens.tasks import task
 from sinklens.tasks.item import Item
-from sinklens.training.measure import answering, answers, graded
+from sinklens.training.measure import answering, answers
 
 SPLIT = "test"
 PATIENCE = 120.0  # seconds for one job of a worker; a few are usual

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from sinklens.attention.observe import observe
 from sinklens.errors import UsageError
+from sinklens.evaluation.answering import by_length, graded
+from sinklens.evaluation.greedy import greedy_sampler
 from sinklens.models.language_model import LanguageModel
 from sinklens.models.load import Loaded
-from sinklens.sampling.autoregressive import AutoregressiveSampler
-from sinklens.sampling.dream import DreamSampler
 from sinklens.sampling.generate import generate
-from sinklens.sampling.llada import LLaDASampler
 from sinklens.sampling.step import Sampler
 from sinklens.sinks.detect import detect_sinks
 from sinklens.tasks import task
@@ -32,41 +31,23 @@ ANSWER = 64  # tokens of an answer
 
 
 def answering(model: LanguageModel, *, length: int = ANSWER, steps: int | None = None) -> Sampler:
-    """The sampler that the measures of an embedded model use: greedy, one token a step unless `steps` says fewer.
-
-    LLaDA in one block: answers are trained as a whole. Cut in two, tiny-llada solves 30 of 64 word problems, not 49.
-    """
-    if model.spec.causal:
-        return AutoregressiveSampler(length=length)
-    if model.spec.shift:
-        return DreamSampler(steps=steps or length, length=length, alg="entropy")
-    return LLaDASampler(steps=steps or length, length=length, block=length)
+    """The sampler that the measures of an embedded model use: greedy, one token a step unless `steps` says fewer."""
+    return greedy_sampler(model, length=length, steps=steps)
 
 
 def answers(
     model: LanguageModel, items: Sequence[Item], *, sampler: Sampler | None = None, batch: int = 64
 ) -> list[str]:
-    """What the model writes after each prompt; prompts of similar length share a batch."""
+    """What the model writes after each prompt."""
     if model.tokenizer is None:
         raise UsageError(f"{model.spec.source} has no tokenizer; a task needs one")
     chosen = sampler or answering(model)
-    order = sorted(range(len(items)), key=lambda number: len(items[number].prompt))
     written = [""] * len(items)
-    for start in range(0, len(items), batch):
-        some = order[start : start + batch]
+    for some in by_length(items, batch):
         out = generate(model, [items[number].prompt for number in some], chosen)
         for number, text in zip(some, out.text or [], strict=True):
             written[number] = text
     return written
-
-
-def graded(name: str, items: Sequence[Item], texts: Sequence[str], *, unsafe: bool = False) -> list[bool]:
-    """Which of the answers are right."""
-    module = task(name)
-    if hasattr(module, "grade_all"):
-        right: list[bool] = module.grade_all(items, texts, unsafe=unsafe)
-        return right
-    return [module.grade(item, text) for item, text in zip(items, texts, strict=True)]
 
 
 def accuracy(

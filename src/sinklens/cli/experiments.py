@@ -1,0 +1,49 @@
+"""An experiment that is watched: how far it is and how long it will take, on stderr; Ctrl-C says how to go on."""
+
+import sys
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+import typer
+
+from sinklens.cli.interrupts import INTERRUPTED
+
+if TYPE_CHECKING:
+    from sinklens.evaluation.experiment import Experiment, Ran
+    from sinklens.evaluation.pace import Progress
+
+
+def run_watched(experiment: "Experiment", folder: Path) -> "Ran":
+    """Run what is not in the folder yet; leaves with the exit code of an interrupt after Ctrl-C."""
+    from sinklens.cli.live import CountDisplay
+    from sinklens.cli.output import stderr_console
+    from sinklens.evaluation.experiment import run_experiment
+    from sinklens.evaluation.store import Store
+
+    display = CountDisplay(stderr_console(), unit="batch")
+
+    def show(now: "Progress") -> None:
+        left = "" if now.seconds_left is None else f", about {duration(now.seconds_left)} left"
+        what = f"{now.doing.model}, {now.doing.task}, {now.doing.condition.label}{left}: "
+        display.show([], step=now.done, steps=now.total, label=what)
+
+    try:
+        return run_experiment(experiment, folder, progress=show)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        display.close()
+    print(
+        f"interrupted: {len(Store(folder).finished())} batches are in {folder}; the same command with --to "
+        f"{quote(str(folder))} goes on",
+        file=sys.stderr,
+    )
+    raise typer.Exit(INTERRUPTED)
+
+
+def duration(seconds: float) -> str:
+    """For people: in seconds, minutes or hours."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

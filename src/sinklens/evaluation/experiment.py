@@ -1,0 +1,253 @@
+"""Models that answer the same problems under many conditions, batch after batch, into a folder.
+
+    for each batch of problems            outermost: an interrupted experiment has the same problems in all cells
+        for each model, task, condition   one file each (store.py); what is there is skipped
+        stop early?                       only between whole batches of problems, so that all cells share their number
+
+The primary contrast of a model and task is accuracy(sinks, k) - accuracy(random, k), k = 5 or, without it, the largest.
+Stopping early watches these contrasts alone (sequential.py), and stops when every one of them is decided.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+from sinklens.errors import UsageError
+from sinklens.evaluation.answering import Answering, answer_batch, by_length, graded, problems, sampler_of
+from sinklens.evaluation.conditions import Condition
+from sinklens.evaluation.greedy import has_blocks
+from sinklens.evaluation.grid import primary_cells
+from sinklens.evaluation.pace import Pace, Progress
+from sinklens.evaluation.store import Batch, Store
+from sinklens.interventions.flow import shares
+from sinklens.recording.identity import describe_model, describe_versions
+from sinklens.tasks.item import Item
+from sinklens.traces.manifest import now
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What became of an experiment."""
+
+    batches: int  # in the folder
+    answered: int  # of them, in this run
+    problems: int  # that all cells share, of the task that has most
+    stopped_early: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Experiment:
+    """Models, how they answer, and what is done to them."""
+
+    models: Mapping[str, Any]  # loaded, by the name that rows have
+    answerings: Sequence[Answering]  # one a task
+    cells: Mapping[str, Sequence[Condition]]  # by model
+    problems: int  # of each task, at most
+    stop_early: bool = False
+    command: str | None = None  # what made it, for people
+
+    def __post_init__(self) -> None:
+        if not self.models or not self.answerings:
+            raise UsageError("an experiment needs at least one model and one task")
+        if self.problems < 1:
+            raise UsageError(f"problems is {self.problems}; expected at least 1")
+        if any(one.block is not None for one in self.answerings) and not any(map(has_blocks, self.models.values())):
+            raise UsageError("block is for LLaDA and MMaDA, and no model of the experiment is one; leave it out")
+        names = [answering.task for answering in self.answerings]
+        if len(set(names)) < len(names):
+            raise UsageError(f"a task stands twice ({', '.join(names)}); give each once")
+        for name, model in self.models.items():
+            texts = [str(condition) for condition in self.cells[name]]
+            double = next((text for text in texts if texts.count(text) > 1), None)
+            if double is not None:
+                raise UsageError(f"condition {double!r} stands twice; give it once")
+            for condition in self.cells[name]:
+                _check(model, condition, self.answerings)
+        if self.stop_early:
+            for name in self.models:
+                _refuse_without_primary(name, self.cells[name])
+
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """Everything that decides rows, as JSON."""
+        models = {}
+        for name, model in self.models.items():
+            told = describe_model(model, name)
+            models[name] = {part: told[part] for part in ("dtype", "config_sha256", "weights_sha256")}
+        return {
+            "models": models,
+            "tasks": {answering.task: answering.decisive for answering in self.answerings},
+            "cells": {name: [str(condition) for condition in self.cells[name]] for name in self.models},
+            "stop_early": self.stop_early,
+        }
+
+    def document(self) -> dict[str, Any]:
+        """What experiment.json says; the number of problems may grow, so it decides nothing."""
+        decisive = self.decisive
+        specs = {name: model.spec for name, model in self.models.items()}
+        told = {
+            name: {"source": spec.source, "family": spec.family, "causal": spec.causal, "layers": spec.layers}
+            for name, spec in specs.items()
+        }
+        return {
+            "fingerprint": sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest(),
+            "problems": self.problems,
+            "batch": max(answering.batch for answering in self.answerings),
+            "stop_early": self.stop_early,
+            "models": told,
+            "command": self.command,
+            "versions": describe_versions(),
+            "written": now(),
+            "decisive": decisive,
+        }
+
+
+def run_experiment(experiment: Experiment, folder: Path, *, progress: Callable[[Progress], None] | None = None) -> Ran:
+    """Answer every batch that is not in the folder yet."""
+    store, items = Store(folder), _items(experiment)
+    with store.claimed(experiment.document()):
+        return _Run(experiment, store, items, tell=progress or (lambda _: None)).all()
+
+
+def _items(experiment: Experiment) -> dict[str, list[Item]]:
+    """The problems of every task; a task may have fewer than were asked for."""
+    items = {one.task: problems(one, experiment.problems) for one in experiment.answerings}
+    for name, some in items.items():
+        if not some:
+            raise UsageError(f"{name} has no problems here; choose another split")
+    return items
+
+
+def spans(known: Sequence[tuple[int, int]], *, count: int, batch: int) -> list[tuple[int, int]]:
+    """Problems 0 to count - 1 in batches: as they were taken before, and what is left anew.
+
+    Where a task has ended, its last batch is shorter than that of the others, and theirs counts.
+
+    >>> spans([(0, 4), (0, 3)], count=10, batch=3)
+    [(0, 4), (4, 7), (7, 10)]
+    """
+    found: list[tuple[int, int]] = []
+    at = 0
+    before = sorted((span for span in known if span[0] < count), key=lambda span: (span[0], -span[1]))
+    for start, stop in [*before, (count, count)]:
+        found += [(first, min(first + batch, start)) for first in range(at, start, batch)]
+        if at <= start < stop:
+            found.append((start, stop))
+        at = max(at, stop)
+    return found
+
+
+class _Run:
+    """One run over a folder that is claimed."""
+
+    def __init__(
+        self, experiment: Experiment, store: Store, items: Mapping[str, list[Item]], *, tell: Callable[[Progress], None]
+    ) -> None:
+        self.experiment, self.store, self.items, self.tell = experiment, store, items, tell
+        largest = max(map(len, self.items.values()))
+        batch = min(answering.batch for answering in experiment.answerings)
+        self.spans = spans(store.spans(), count=min(experiment.problems, largest), batch=batch)
+        self.finished, self.pace, self.answered = store.finished(), Pace(), 0
+
+    def all(self) -> Ran:
+        todo = [batch for span in self.spans for batch in self._batches(span) if batch.name not in self.finished]
+        total = sum(len(list(self._batches(span))) for span in self.spans)
+        if todo:
+            self._try_graders()
+        reached = 0
+        for span in self.spans:
+            for batch in [batch for batch in todo if (batch.start, batch.stop) == self._cut(batch.task, span)]:
+                self.tell(Progress(done=total - len(todo), total=total, doing=batch, seconds_left=self.pace.left(todo)))
+                self._answer(batch, first=span == self.spans[0])
+                todo.remove(batch)
+            reached = span[1]
+            if self.experiment.stop_early and self._decided(span[1]):
+                break
+        return Ran(
+            batches=total - len(todo),
+            answered=self.answered,
+            problems=min(reached, max(map(len, self.items.values()))),
+            stopped_early=bool(todo),
+        )
+
+    def _try_graders(self) -> None:
+        """Where programs cannot be run, that is said before a model has written any."""
+        for one in self.experiment.answerings:
+            first = self.items[one.task][0]
+            graded(one.task, [first], [first.answer], unsafe=one.unsafe)
+
+    def _cut(self, task: str, span: tuple[int, int]) -> tuple[int, int]:
+        """A task may have fewer problems than another."""
+        return span[0], min(span[1], len(self.items[task]))
+
+    def _batches(self, span: tuple[int, int]) -> Iterator[Batch]:
+        for name in self.experiment.models:
+            for answering in self.experiment.answerings:
+                start, stop = self._cut(answering.task, span)
+                for condition in self.experiment.cells[name] if stop > start else ():
+                    yield Batch(model=name, task=answering.task, condition=condition, start=start, stop=stop)
+
+    def _answer(self, batch: Batch, *, first: bool) -> None:
+        model, condition = self.experiment.models[batch.model], batch.condition
+        answering = next(one for one in self.experiment.answerings if one.task == batch.task)
+        items = self.items[batch.task][batch.start : batch.stop]
+        follow = first and condition.choose != "none" and condition.act == "mask" and condition.draw == 0
+        began = time.perf_counter()
+        parts = [
+            answer_batch(model, [items[at] for at in some], condition, answering, name=batch.model, follow=follow)
+            for some in by_length(items, answering.batch)  # one, unless the batch was larger when the span began
+        ]
+        seconds, flows = sum(part.seconds for part in parts), [flow for part in parts for flow in part.flows]
+        timing = {"batch": min(len(items), answering.batch), "seconds": seconds, "followed": follow}
+        tables = {
+            "rows": sorted((row for part in parts for row in part.rows), key=lambda row: int(row["problem"])),
+            "timings": [{**batch.head(), **timing, "device": str(model.device)}],
+            "flows": [{**batch.head(), **_shares(flows)}] if flows else [],
+        }
+        self.store.save(batch, tables)
+        self.pace.add(batch, time.perf_counter() - began)
+        self.answered += 1
+
+    def _decided(self, stop: int) -> bool:
+        """Whether every primary contrast has reached its threshold by problem `stop - 1`."""
+        from sinklens.evaluation.sequential import compare_sequentially
+
+        contrasts = [(name, one.task) for name in self.experiment.models for one in self.experiment.answerings]
+        rows = self.store.read("rows", ["model", "task", "condition", "problem", "right"]).to_pylist()
+        right = {(row["model"], row["task"], row["condition"], row["problem"]): row["right"] for row in rows}
+        for model, task in contrasts:
+            sinks, draws = primary_cells(self.experiment.cells[model])
+            answered = sorted(key[3] for key in right if key[:3] == (model, task, str(sinks)) and key[3] < stop)
+            a = [right[model, task, str(sinks), problem] for problem in answered]
+            b = [[right[model, task, str(draw), problem] for draw in draws] for problem in answered]
+            if compare_sequentially(a, b, contrasts=len(contrasts)).stopped_at is None:
+                return False
+        return True
+
+
+def _refuse_without_primary(name: str, cells: Sequence[Condition]) -> None:
+    try:
+        primary_cells(cells)
+    except UsageError as error:
+        raise UsageError(f"{name}: stopping early watches a contrast, but {error}") from None
+
+
+def _check(model: Any, condition: Condition, answerings: Sequence[Answering]) -> None:
+    """What a family cannot do is refused before anything runs."""
+    try:
+        settings = condition.intervention()
+        if settings is not None:
+            getattr(settings, "of", settings).plan(causal=bool(model.spec.causal))
+        for answering in answerings:
+            sampler_of(model, answering, condition)
+    except UsageError as error:
+        raise UsageError(f"condition {str(condition)!r} for {model.spec.source}: {error}") from None
+
+
+def _shares(flows: Sequence[Any]) -> dict[str, float | None]:
+    return {name: None if isnan(value) else value for name, value in shares(flows).items()}
