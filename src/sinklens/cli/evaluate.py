@@ -1,0 +1,201 @@
+"""`sinklens evaluate`: how many problems of a task a model solves, with or without its sinks."""
+
+import sys
+from pathlib import Path
+from shlex import join
+from typing import Annotated, Any
+
+import typer
+
+from sinklens.cli import options
+from sinklens.cli.experiments import run_watched
+from sinklens.errors import UsageError, choose
+
+SCORES = "scores.json"
+LENGTH, BLOCK = 64, 32  # tokens of an answer, and of a block of published tasks
+LENGTHS = {"gsm8k": 256, "humaneval": 512}  # arXiv 2510.15731
+
+
+def evaluate(
+    model: options.Model,
+    *,
+    tasks: Annotated[
+        str, typer.Option(metavar="LIST", help="word_problems, small_programs, passkey, gsm8k, humaneval.")
+    ] = "word_problems",
+    data: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Files of gsm8k or humaneval; TASK=PATH where both are asked."),
+    ] = None,
+    problems: Annotated[int, typer.Option(metavar="N", help="Problems of each task.")] = 100,
+    split: Annotated[str, typer.Option(metavar="NAME", help="test, templates, numbers or train.")] = "test",
+    shots: Annotated[
+        int | None, typer.Option(metavar="N", help="Worked examples before a problem (gsm8k).", show_default="5")
+    ] = None,
+    mask: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="What is done to attention, such as sinks:top=5 or random:top=5.",
+            show_default="none",
+        ),
+    ] = None,
+    batch: Annotated[int, typer.Option(metavar="N", help="Problems at a time.")] = 64,
+    length: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Tokens of an answer.", show_default="64; gsm8k 256, humaneval 512"),
+    ] = None,
+    steps: options.Steps = None,
+    block: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Block length (LLaDA, MMaDA).", show_default="the length; gsm8k and humaneval 32"
+        ),
+    ] = None,
+    stop_at_eos: options.StopAtEos = None,
+    threshold: options.Threshold = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of random controls.")] = 0,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    unsafe: Annotated[
+        bool,
+        typer.Option("--unsafe", metavar="", help="Run programs that a model wrote without a sandbox."),
+    ] = False,
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder of the rows.", show_default="a new one, runs/evaluate-NAME-N"),
+    ] = None,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """How many problems of a task a model solves: greedy, with 95 % intervals, by every grader of the task.
+
+    Every finished batch is written to the folder. After Ctrl-C or a kill the same command with the same --to goes on,
+    and more --problems may be asked for. docs/evaluate.md says more, also on published settings and on speed.
+    """
+    from sinklens.evaluation.conditions import parse_condition
+
+    conditions = [parse_condition(text) for text in mask or ["none"]]
+    asked = read_data(data or [], read_tasks(tasks))
+    loaded = _load(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
+    from sinklens.cli.output import fresh_folder
+    from sinklens.evaluation.answering import Answering
+    from sinklens.evaluation.experiment import Experiment
+    from sinklens.recording.identity import short_name
+
+    answerings = [
+        Answering(
+            task=name,
+            data=path,
+            split=split,
+            shots=shots if name == "gsm8k" else None,
+            batch=batch,
+            steps=steps,
+            seed=seed,
+            threshold=threshold,
+            stop_at_eos=bool(stop_at_eos),
+            unsafe=unsafe,
+            **size_of(name, loaded, length=length, block=block),
+        )
+        for name, path in asked.items()
+    ]
+    name = short_name(model) or model
+    experiment = Experiment(
+        models={name: loaded},
+        answerings=answerings,
+        cells={name: conditions},
+        problems=problems,
+        command=join(["sinklens", *sys.argv[1:]]),
+    )
+    folder = to or fresh_folder(f"evaluate-{name}")
+    run_watched(experiment, folder)
+    order = [(one.task, str(condition)) for one in answerings for condition in conditions]
+    _report(folder, order, count=problems, as_json=json)
+
+
+def read_tasks(text: str) -> list[str]:
+    """The names of a list, each a task."""
+    from sinklens.tasks import BENCHMARKS, TASKS
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    return [choose("task", name, (*TASKS, *BENCHMARKS)) for name in names]
+
+
+def read_data(given: list[str], tasks: list[str]) -> dict[str, str | None]:
+    """The files of each task: TASK=PATH, or PATH where one task reads files; None for those that are made by rule."""
+    from sinklens.tasks import BENCHMARKS
+
+    reading = [name for name in tasks if name in BENCHMARKS]
+    paths: dict[str, str] = {}
+    for one in given:
+        name, equals, path = one.partition("=")
+        if not (equals and name in BENCHMARKS):
+            if len(reading) != 1:
+                found = ", ".join(reading) or "none"
+                raise UsageError(f"--data {one}: of the tasks asked, {found} read files; expected TASK=PATH for each")
+            name, path = reading[0], one
+        if name not in reading or name in paths:
+            raise UsageError(f"--data {one}: {name} is not among the tasks asked, or has its files already; leave it out")
+        paths[name] = path
+    return {name: paths.get(name) for name in tasks}
+
+
+def size_of(task: str, model: Any, *, length: int | None, block: int | None) -> dict[str, Any]:
+    """Length and block of an answer: as asked, else by the task. LLaDA and MMaDA write published tasks in blocks."""
+    from sinklens.evaluation.greedy import has_blocks
+    from sinklens.tasks import BENCHMARKS
+
+    chosen = LENGTHS.get(task, LENGTH) if length is None else length
+    if block is None and task in BENCHMARKS and has_blocks(model) and chosen % BLOCK == 0:
+        block = BLOCK
+    return {"length": chosen, "block": block}
+
+
+def _load(name: str, *, device: str | None, dtype: str | None, revision: str | None, trust_remote_code: bool) -> Any:
+    from sinklens.cli.loading import find_model
+    from sinklens.cli.samplers import SamplerOptions
+
+    found = find_model(name, SamplerOptions(), revision=revision, trust_remote_code=trust_remote_code)
+    return found.load(device=device, dtype=dtype)[0]
+
+
+def _report(folder: Path, order: list[tuple[str, str]], *, count: int, as_json: bool) -> None:
+    """Of the first `count` problems: the folder may hold more. order: tasks and conditions as they were asked."""
+    from sinklens.cli.output import print_json, write_json
+    from sinklens.evaluation.scores import scores
+    from sinklens.evaluation.store import Store
+
+    store = Store(folder)
+    rows = [row for row in store.read("rows").to_pylist() if row["problem"] < count]
+    found = scores(rows, store.read("timings").to_pylist())
+    found.sort(key=lambda one: order.index((one["task"], one["condition"])))
+    document = {"to": str(folder), "results": found}
+    write_json(folder / SCORES, document)
+    if as_json:
+        print_json(document)
+        return
+    _print_table(found)
+    print(f"rows and {SCORES} are in {folder}")
+
+
+def _print_table(results: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    from sinklens.cli.demo_tables import stdout_console
+
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name in ("task", "condition", "grader", "solved", "95 % interval", "problems", "dose", "steps", "s a problem"):
+        table.add_column(name, justify="left" if name in ("task", "condition", "grader") else "right", no_wrap=True)
+    for one in results:
+        for grader, share in one["graders"].items():
+            interval = f"{100 * share['low']:.1f} to {100 * share['high']:.1f}"
+            table.add_row(
+                one["task"], one["condition"], grader, f"{100 * share['value']:.1f} %", interval, str(one["problems"]),
+                _number(one["dose"], 2), _number(one["steps"], 1), _number(one["seconds"], 3),
+            )  # fmt: skip
+    stdout_console(quiet=False).print(table)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
