@@ -1,0 +1,186 @@
+"""The folder of a sweep: one Parquet file a finished job, one JSON file a failed one, a manifest.
+
+    sweep.json                  the grid and its jobs: index, fingerprint, what decides the rows
+    jobs/FINGERPRINT.parquet    one row a problem; the folder reads as one dataset
+    timings/FINGERPRINT.parquet how long it took, where; apart, so that the same job gives the same rows
+    errors/FINGERPRINT.json     type, message and traceback of a job that failed last time
+
+A file is written under a name that readers of Parquet folders pass over, and renamed when it is whole. Several
+programs may work on one folder, each on jobs of its own.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from uuid import uuid4
+
+from sinklens.errors import SinklensError, UsageError
+from sinklens.evaluation.answering import ROW
+from sinklens.sweeps.job import Failure, Job, Outcome
+
+FORMAT = "sinklens-sweep"
+VERSION = 1
+MANIFEST = "sweep.json"
+TIMING: Mapping[str, str] = MappingProxyType(
+    {
+        "job": "string",
+        "model": "string",
+        "task": "string",
+        "condition": "string",
+        "seed": "int64",
+        "problems": "int64",
+        "seconds": "float64",  # of the whole job, loading included where the process had not done so
+        "device": "string",
+        "host": "string",
+    }
+)
+NAMED = 3  # jobs that a message names
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepFolder:
+    path: Path
+
+    def claim(self, grid: Mapping[str, Any], jobs: Sequence[Job]) -> None:
+        """Make it the folder of these jobs. It may hold some of them already, but no others."""
+        there = self.path / MANIFEST
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"{self.path} is a file; give a folder")
+        # Looked at before the manifest is looked for: another program may be making this sweep at this moment.
+        held = self.path.exists() and any(not entry.name.startswith(".") for entry in self.path.iterdir())
+        if there.exists():
+            self._refuse_other_jobs(jobs)
+        elif held:
+            raise UsageError(f"{self.path} is not empty and holds no sweep; give a new or an empty folder")
+        listed = [
+            {"index": index, "fingerprint": job.fingerprint, "label": str(job), **job.as_dict()}
+            for index, job in enumerate(jobs)
+        ]
+        manifest = {"format": FORMAT, "version": VERSION, "grid": dict(grid), "jobs": listed}
+        self._write_json(there, manifest)
+
+    def _refuse_other_jobs(self, jobs: Sequence[Job]) -> None:
+        wanted = {job.fingerprint for job in jobs}
+        others = [job for job in read_manifest(self.path)["jobs"] if job["fingerprint"] not in wanted]
+        if others:
+            labels = "; ".join(job["label"] for job in others[:NAMED])
+            more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+            namesakes = (job.as_dict() for job in jobs if str(job) == others[0]["label"])
+            changed = next((f" ({_differences(others[0], namesake)})" for namesake in namesakes), "")
+            raise UsageError(
+                f"{self.path} holds a sweep with jobs that this grid does not have: {labels}{more}{changed}; a grid "
+                "may grow, but not change: give another folder"
+            )
+
+    def rows_of(self, job: Job) -> Path:
+        return self.path / "jobs" / f"{job.fingerprint}.parquet"
+
+    def error_of(self, job: Job) -> Path:
+        return self.path / "errors" / f"{job.fingerprint}.json"
+
+    def is_finished(self, job: Job) -> bool:
+        return self.rows_of(job).exists()
+
+    def failure_of(self, job: Job) -> Failure | None:
+        """Why it failed when it was last tried; None: it did not, or was not."""
+        if self.is_finished(job) or not self.error_of(job).exists():
+            return None
+        told = json.loads(self.error_of(job).read_text("utf-8"))
+        return Failure(type=told["type"], message=told["message"], traceback=told["traceback"])
+
+    def score_of(self, job: Job) -> tuple[int, int]:
+        """Right answers, and problems, of a finished job."""
+        import pyarrow.parquet as pq
+
+        right = pq.read_table(self.rows_of(job), columns=["right"])["right"].to_pylist()
+        return sum(right), len(right)
+
+    def write(self, outcome: Outcome) -> None:
+        """Keep what became of a job, in place of what became of it before."""
+        job = outcome.job
+        if outcome.failure is not None:
+            told = {"job": job.fingerprint, "label": str(job), **asdict(outcome.failure)}
+            self._write_json(self.error_of(job), told)
+            return
+        assert outcome.rows is not None
+        named = {"job": job.fingerprint, "model": str(job.model), "task": job.answering.task, "seed": job.seed}
+        timing = {**named, "condition": str(job.condition), **outcome.timing}
+        self._write_rows(self.path / "timings" / f"{job.fingerprint}.parquet", [timing], timing_schema())
+        self._write_rows(self.rows_of(job), outcome.rows, schema())  # last: now it is finished
+        self.error_of(job).unlink(missing_ok=True)
+
+    def _write_rows(self, path: Path, rows: Sequence[Mapping[str, Any]], wanted: Any) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        unknown = sorted({name for row in rows for name in row} - set(wanted.names))
+        if unknown:
+            raise SinklensError(f"rows with columns that no file has: {', '.join(unknown)}; they are not written")
+        table = pa.Table.from_pylist(list(rows), schema=wanted)
+        with _written_whole(path) as file:
+            pq.write_table(table, file)
+
+    def _write_json(self, path: Path, document: Mapping[str, Any]) -> None:
+        text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+        with _written_whole(path) as file:
+            file.write(text.encode())
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> str:
+    """What decides other rows: `answering.length: 64 there, 32 now`."""
+    found = []
+    for name, value in new.items():
+        if isinstance(value, dict):
+            found.append(_differences(old.get(name, {}), value, f"{path}{name}."))
+        elif old.get(name) != value:
+            found.append(f"{path}{name}: {json.dumps(old.get(name))} there, {json.dumps(value)} now")
+    return ", ".join(filter(None, found))
+
+
+def schema() -> Any:
+    """The columns of jobs/: those of every experiment's rows, behind the job's own."""
+    return _schema({"job": "string", "seed": "int64", **ROW})  # seed null: nothing is drawn
+
+
+def timing_schema() -> Any:
+    return _schema(TIMING)
+
+
+def _schema(columns: Mapping[str, str]) -> Any:
+    import pyarrow as pa
+
+    return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """sweep.json of a folder."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise SinklensError(f"{path / MANIFEST} cannot be read ({error}); give another folder") from error
+    if not isinstance(manifest, dict) or (manifest.get("format"), manifest.get("version")) != (FORMAT, VERSION):
+        raise SinklensError(f"{path / MANIFEST} is of no sweep that this sinklens can read; give another folder")
+    return manifest
+
+
+@contextmanager
+def _written_whole(path: Path) -> Iterator[Any]:
+    """A file that gets its name when it is on the disk; until then it has one that no other program takes."""
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise SinklensError(f"cannot write {path} ({error.strerror or error}); choose another folder") from error
+    finally:
+        with suppress(OSError):  # it is gone where all went well
+            temporary.unlink()
