@@ -1,0 +1,244 @@
+"""`sinklens card`: one page on the sinks of one model, fit to be cited."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sinklens.cli import options
+from sinklens.cli.interrupts import INTERRUPTED
+from sinklens.cli.numbers import parse_numbers
+from sinklens.errors import UsageError
+from sinklens.report.card_plan import PLAN, CardPlan, TextPlan, refuse_other
+
+TRACED = 16  # prompts
+CONTEXT = 64  # tokens of a chunk of text that a trace begins with
+WORKERS = 4  # threads at most: more of them wait for each other
+
+
+def card(
+    model: options.Model,
+    *,
+    task: Annotated[str, typer.Option(metavar="NAME", help="What it is asked to do.")] = "word_problems",
+    problems: Annotated[int, typer.Option(min=1, metavar="N", help="Problems, or chunks of text.")] = 64,
+    split: Annotated[str, typer.Option(metavar="NAME", help="Which problems of the task.")] = "test",
+    data: Annotated[Path | None, typer.Option(metavar="FILE", help="The file of a published task.")] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="In place of a task, for a model that does none: how well it predicts this text (nll; elbo for a "
+            "diffusion model).",
+        ),
+    ] = None,
+    chunk: Annotated[int, typer.Option(min=4, metavar="N", help="Tokens of a chunk of text; half is context.")] = 256,
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="What is traced, one prompt a line; .jsonl as for `trace`.",
+            show_default="the first problems, or beginnings of chunks",
+        ),
+    ] = None,
+    traced: Annotated[int, typer.Option(min=1, metavar="N", help="How many prompts are traced.")] = TRACED,
+    top: Annotated[str, typer.Option(metavar="LIST", help="Keys removed from every head.")] = "1,5,10",
+    draws: Annotated[int, typer.Option(min=1, metavar="N", help="Draws of the random keys.")] = 5,
+    length: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of an answer.")] = 64,
+    steps: options.Steps = None,
+    block: options.Block = None,
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Problems at a time.")] = 32,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the random keys and of the trace.")] = 0,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", metavar="", help="Run generated programs even where no sandbox is.")
+    ] = False,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where it goes.", show_default="a new one, runs/card-NAME-N")
+    ] = None,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Write the card of a model: where its sinks are, how they move, what they do, and what removing them costs.
+
+    A page (card.md, card.html, card.png), a LaTeX table (card.tex) and Parquet tables (docs/cards.md). The same command
+    goes on where an earlier one was interrupted; --problems may grow.
+    """
+    tops = sorted(set(parse_numbers("--top", top) or []))
+    if not tops or tops[0] < 1:
+        raise UsageError(f"--top {top!r} has a number of keys below 1; expected e.g. 1,5,10")
+    if text is not None and data is not None:
+        raise UsageError("--text and --data are two ways to measure; give one of them")
+    from sinklens.evaluation.answering import Answering
+
+    answering = Answering(
+        task=task, split=split, data=None if data is None else str(data), length=length, steps=steps, block=block,
+        batch=batch, seed=seed, unsafe=unsafe,
+    )  # fmt: skip
+    loaded = _load(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
+    chunks = None if text is None else _chunks(loaded, text, count=problems, length=chunk)
+    given = _prompts(answering, chunks, file=prompts, count=traced)
+    plan = CardPlan(
+        model=_name(loaded), answering=answering, text=None if text is None else _text_plan(loaded, text, chunks),
+        units=problems, prompts=len(given), prompts_file=None if prompts is None else Path(prompts).name, tops=tops,
+        draws=draws,
+    )  # fmt: skip
+    work = _Work(model=loaded, plan=plan, chunks=chunks, prompts=given, folder=to or _fresh(loaded))
+    document = work.do()
+    _print(document, work.folder, as_json=json)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Work:
+    """One card, part after part; what is in its folder is not done again."""
+
+    model: Any
+    plan: CardPlan
+    chunks: Any  # evaluation.card.Chunks; None: problems are answered
+    prompts: Sequence[Any]
+    folder: Path
+
+    def do(self) -> dict[str, Any]:
+        """Trace, remove, write."""
+        from sinklens.cli.output import prepare_folder, write_json
+
+        refuse_other(self.folder, self.plan)
+        prepare_folder(self.folder)
+        write_json(self.folder / PLAN, self.plan.document())
+        try:
+            self._trace()
+            self._remove()
+            return self._write()
+        except KeyboardInterrupt:
+            pass
+        there = f"interrupted: what is finished is in {self.folder}"
+        print(f"{there}; the same command with --to {self.folder} goes on", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED)
+
+    def _trace(self) -> None:
+        import sinklens
+        from sinklens.evaluation.answering import sampler_of
+        from sinklens.report.card import TRACE
+        from sinklens.traces.manifest import MANIFEST
+
+        folder, sampler = self.folder / TRACE, sampler_of(self.model, self.plan.answering)
+        steps = int(getattr(sampler, "steps", None) or self.plan.answering.length)
+        with _display("step") as show:
+
+            def tell(number: int, samples: int, step: int) -> None:
+                show(step, max(step, steps), f"tracing [{number + 1}/{samples}] ")
+
+            resume, seed = (folder / MANIFEST).exists(), self.plan.answering.seed
+            sinklens.trace(self.model, list(self.prompts), sampler, to=folder, seed=seed, resume=resume, progress=tell)
+
+    def _remove(self) -> None:
+        from sinklens.evaluation.card import answer_cells, card_conditions, score_cells
+        from sinklens.report.card import REMOVAL
+
+        folder, answering = self.folder / REMOVAL, self.plan.answering
+        conditions = card_conditions(tops=self.plan.tops, draws=self.plan.draws)
+        with _display("batch" if self.chunks is None else "cell") as show:
+
+            def tell(done: int, total: int, doing: str, left: float | None) -> None:
+                rest = "" if left is None else f", {_duration(left)} left"
+                show(done, total, f"removing ({doing}{rest}) ")
+
+            if self.chunks is None:
+                answer_cells(
+                    self.model, folder, answering=answering, conditions=conditions, count=self.plan.units, tell=tell
+                )
+            else:
+                score_cells(
+                    self.model, folder, chunks=self.chunks, conditions=conditions, seed=answering.seed, tell=tell
+                )
+
+    def _write(self) -> dict[str, Any]:
+        from sinklens.report.card import write_card
+
+        with _display("layer") as show:
+            return write_card(
+                self.folder,
+                workers=min(WORKERS, os.cpu_count() or 1),
+                progress=lambda done, total: show(done, total, "counting "),
+            )
+
+
+def _chunks(model: Any, text: Path, *, count: int, length: int) -> Any:
+    from sinklens.evaluation.card import cut_text
+
+    return cut_text(model, text, count=count, length=length)
+
+
+def _text_plan(model: Any, text: Path, chunks: Any) -> TextPlan:
+    from sinklens.evaluation.card import ELBO_DRAWS
+
+    draws = None if model.spec.causal else ELBO_DRAWS
+    return TextPlan(name=text.name, sha256=chunks.sha256, chunk=len(chunks.ids[0]), first=chunks.first, draws=draws)
+
+
+def _prompts(answering: Any, chunks: Any, *, file: str | None, count: int) -> list[Any]:
+    """What is traced: from the file, or beginnings of the chunks, or the problems."""
+    from sinklens.evaluation.answering import problems
+    from sinklens.sampling.prompt_list import Prompt, read_prompt_file
+
+    if file is not None:
+        return read_prompt_file(file)[:count]
+    if chunks is not None:
+        return [Prompt(ids=tuple(ids[: min(CONTEXT, chunks.first)])) for ids in chunks.ids[:count]]
+    return [Prompt(text=item.prompt) for item in problems(answering, count)]
+
+
+def _load(name: str, *, device: str | None, dtype: str | None, revision: str | None, trust_remote_code: bool) -> Any:
+    from sinklens.cli.loading import find_model
+    from sinklens.cli.samplers import SamplerOptions
+
+    found = find_model(name, SamplerOptions(), revision=revision, trust_remote_code=trust_remote_code)
+    return found.load(device=device, dtype=dtype)[0]
+
+
+def _name(model: Any) -> str:
+    from sinklens.evaluation.card import name_of
+
+    return name_of(model)
+
+
+def _fresh(model: Any) -> Path:
+    from sinklens.cli.output import fresh_folder
+
+    return fresh_folder(f"card-{_name(model)}")
+
+
+@contextmanager
+def _display(unit: str) -> Iterator[Any]:
+    """Progress on stderr."""
+    from sinklens.cli.live import CountDisplay
+    from sinklens.cli.output import stderr_console
+
+    display = CountDisplay(stderr_console(), unit=unit)
+    try:
+        yield lambda step, steps, label: display.show([], step=step, steps=steps, label=label)
+    finally:
+        display.close()
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+def _print(document: dict[str, Any], folder: Path, *, as_json: bool) -> None:
+    from sinklens.cli.output import print_json
+    from sinklens.report.card_formats import identity
+    from sinklens.report.card_page import summary
+
+    if as_json:
+        print_json({"to": str(folder), **document})
+        return
+    print(f"{identity(document)}\n{summary(document)}")
+    print(f"written: {folder / 'card.md'}, card.html, card.png, card.tex, tables/")
