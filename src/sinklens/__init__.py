@@ -32,6 +32,7 @@ _HOMES = {
     "ZeroValue": "interventions.zero_value",
     "attention_received": "kernels.received",
     "detect_sinks": "sinks.detect",
+    "explore": "report.notebook",
     "generate": "sampling.generate",
     "intervene": "attention.observe",
     "load": "models.load",
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from sinklens.interventions.zero_value import ZeroValue
     from sinklens.kernels.received import attention_received
     from sinklens.models.load import load, wrap
+    from sinklens.report.notebook import explore
     from sinklens.run import trace
     from sinklens.sampling.autoregressive import AutoregressiveSampler
     from sinklens.sampling.dream import DreamSampler
@@ -97,6 +99,7 @@ __all__ = [
     "__version__",
     "attention_received",
     "detect_sinks",
+    "explore",
     "generate",
     "intervene",
     "load",

@@ -76,7 +76,10 @@ def test_the_files_are_there_and_named(made: tuple[Path, str, str]) -> None:
         (name, name == NAMES[0]) for name in NAMES
     ]
     named = [row["file"] for row in document["files"]]
-    assert named[0] == "runs/demo/figures/figure_1.png" and named[-1] == "runs/demo/demo.json"
+    assert named[:2] == ["runs/demo/explorer.html", "runs/demo/figures/figure_1.png"]
+    assert named[-1] == "runs/demo/demo.json"
+    page = (folder / "explorer.html").read_text("utf-8")
+    assert all(f'"name":"{name}"' in page.replace(": ", ":") for name in ("tiny-llama", "tiny-dream"))
     ending = out[out.index("Written in") :]
     assert [line for line in named if line not in ending] == []
     assert ending.count("next: ") == 2 and "sinks runs/demo/traces/tiny-llada --parts all" in ending

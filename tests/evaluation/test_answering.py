@@ -244,5 +244,5 @@ def test_data_count_by_their_content(tmp_path: Path) -> None:
 
 
 def test_examples_are_for_prompts_that_have_them() -> None:
-    with pytest.raises(UsageError, match="shots=3 with task 'humaneval', whose prompts have no examples; leave it out"):
+    with pytest.raises(UsageError, match="shots=3 with task 'humaneval', whose prompts have none; leave it out"):
         Answering(task="humaneval", data="x", shots=3)

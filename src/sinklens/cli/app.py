@@ -9,13 +9,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sinklens.cli.card import card
 from sinklens.cli.demo import demo
+from sinklens.cli.evaluate import evaluate
+from sinklens.cli.explore import explore
 from sinklens.cli.figures import figures
 from sinklens.cli.generate import generate
 from sinklens.cli.interrupts import INTERRUPTED, was_interrupted
+from sinklens.cli.lm_eval import PASS_THROUGH, lm_eval
+from sinklens.cli.mask import mask
 from sinklens.cli.models import models
 from sinklens.cli.options import Debug, debug_wanted
 from sinklens.cli.sinks import sinks
+from sinklens.cli.sweep import sweep
 from sinklens.cli.trace import trace
 from sinklens.cli.train import train
 from sinklens.cli.verify import verify
@@ -61,6 +67,12 @@ app.command(cls=PlainCommand)(generate)
 app.command(cls=PlainCommand)(trace)
 app.command(cls=PlainCommand)(sinks)
 app.command(cls=PlainCommand)(figures)
+app.command(cls=PlainCommand)(explore)
+app.command(cls=PlainCommand)(mask)
+app.command(cls=PlainCommand)(evaluate)
+app.command("lm-eval", cls=PlainCommand, context_settings=PASS_THROUGH)(lm_eval)
+app.command(cls=PlainCommand)(card)
+app.command(cls=PlainCommand)(sweep)
 app.command(cls=PlainCommand)(train)
 app.command(cls=PlainCommand)(verify)
 

@@ -132,6 +132,7 @@ def _show_and_trace(document: dict[str, Any], pace: Pace, *, to: Path, console: 
     document["summary"] = parts.summarise(traces, to)
     print_summary(console, document["summary"])
     document["figures"] = parts.draw(traces, to)
+    parts.make_page(traces, to)
     print_figures(console, document["figures"])
 
 

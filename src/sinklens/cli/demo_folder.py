@@ -10,11 +10,12 @@ from sinklens.errors import UsageError
 
 PROGRAM = "sinklens demo"
 RESULT, SINKS, MASKING = "demo.json", "sinks.json", "masking.jsonl"
-TRACES, FIGURES = "traces", "figures"
+TRACES, FIGURES, PAGE = "traces", "figures", "explorer.html"
 # Worth a look, in this order.
 SHOWN = {
-    f"{FIGURES}/figure_1.png": "first: what every token received at every step; bright columns are sinks",
-    f"{FIGURES}/figure_7.png": "then: where the main sink is at every step; level stays, steps move",
+    PAGE: "open it in a browser: scrub through a generation and watch the sinks",
+    f"{FIGURES}/figure_1.png": "what every token received at every step; bright columns are sinks",
+    f"{FIGURES}/figure_7.png": "where the main sink is at every step; level stays, steps move",
     f"{FIGURES}/figure_5.png": "which layers and heads have sinks, and how strong",
     f"{FIGURES}/figure_3.png": "how rare large scores are",
     f"{FIGURES}/figure_10.png": "how few tokens are sinks, whatever the threshold",
@@ -39,7 +40,7 @@ def claim_folder(folder: Path, *, traces: tuple[str, ...], marker: dict[str, Any
     for name in traces:
         shutil.rmtree(folder / TRACES / name, ignore_errors=True)
     drawn = [path for pattern in ("figure_*", "table_*") for path in (folder / FIGURES).glob(pattern)]
-    for path in (folder / SINKS, folder / MASKING, *drawn):
+    for path in (folder / SINKS, folder / MASKING, folder / PAGE, *drawn):
         path.unlink(missing_ok=True)
     write_json(folder / RESULT, {"program": PROGRAM, "complete": False, **marker})
 

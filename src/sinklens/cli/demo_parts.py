@@ -6,7 +6,7 @@ from typing import Any
 
 import sinklens
 from sinklens.cli.batches import generate_document
-from sinklens.cli.demo_folder import FIGURES, SINKS, TRACES
+from sinklens.cli.demo_folder import FIGURES, PAGE, SINKS, TRACES
 from sinklens.cli.demo_workers import problems
 from sinklens.cli.live import CountDisplay
 from sinklens.cli.output import stderr_console, write_json
@@ -14,6 +14,7 @@ from sinklens.cli.sinks import describe_trace
 from sinklens.evaluation.answering import graded
 from sinklens.models.load import Loaded
 from sinklens.report.figures import draw_figures
+from sinklens.report.page import write_page
 from sinklens.sampling.prompt_list import Prompt
 from sinklens.sinks.tokens import display
 from sinklens.tasks.item import Item
@@ -123,3 +124,9 @@ def draw(traces: Sequence[Trace], to: Path) -> list[dict[str, Any]]:
         {"id": one.id, "title": one.title, "files": [str(file) for file in one.files], "note": one.note}
         for one in drawn
     ]
+
+
+def make_page(traces: Sequence[Trace], to: Path) -> None:
+    """The first problem in the explorer: an autoregressive model beside a diffusion model."""
+    beside = [next(trace for trace in traces if trace.causal), [trace for trace in traces if not trace.causal][-1]]
+    write_page(beside, to / PAGE)

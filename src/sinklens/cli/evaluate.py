@@ -136,7 +136,7 @@ def read_data(given: list[str], tasks: list[str]) -> dict[str, str | None]:
                 raise UsageError(f"--data {one}: of the tasks asked, {found} read files; expected TASK=PATH for each")
             name, path = reading[0], one
         if name not in reading or name in paths:
-            raise UsageError(f"--data {one}: {name} is not among the tasks asked, or has its files already; leave it out")
+            raise UsageError(f"--data {one}: {name} is no task asked for, or has its files already; leave it out")
         paths[name] = path
     return {name: paths.get(name) for name in tasks}
 

@@ -88,7 +88,7 @@ class Answering:
                 f"leave them out, or choose one of {', '.join(BENCHMARKS)}"
             )
         if self.task == "humaneval" and self.shots is not None:
-            raise UsageError(f"shots={self.shots!r} with task 'humaneval', whose prompts have no examples; leave it out")
+            raise UsageError(f"shots={self.shots!r} with task 'humaneval', whose prompts have none; leave it out")
         at_least("length", self.length, 1)
         at_least("batch", self.batch, 1)
         if self.steps is not None:

@@ -2,7 +2,8 @@
 
     python -m sinklens.report.training tiny-llama tiny-llada tiny-dream --to docs/images/training
 
-reads the log.jsonl of each folder, or of an embedded model (both stages of one that had two), and writes a PNG and an SVG. Needs no torch.
+reads the log.jsonl of each folder, or of an embedded model (both stages of one that had two), and writes a PNG and an
+SVG. Needs no torch.
 """
 
 import argparse
