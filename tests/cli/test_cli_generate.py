@@ -206,6 +206,7 @@ def test_a_causal_model_is_continued_token_by_token(sinklens, tiny_llama: Path) 
         "length": 6,
         "temperature": 0.0,
         "top_p": None,
+        "cache": True,
     }
     assert [row["prompt_ids"] for row in document["results"]] == [[5, 6], [9]]
     batched = json.loads(sinklens(*arguments, "--batch", 2).stdout)

@@ -102,7 +102,8 @@ def test_an_interrupt_loses_nothing_and_says_how_to_go_on(
 
 
 def test_ctrl_c_from_a_terminal(running: Run, tmp_path: Path) -> None:
-    process = running("mask", "tiny-llada", "--problems", 40, "--batch", 1, "--device", "cpu", "--to", "x")
+    few = ("--problems", 400, "--batch", 1, "--length", 8, "--device", "cpu")
+    process = running("mask", "tiny-llama", *few, "--to", "x")
     deadline = time.monotonic() + 100
     while not list((tmp_path / "x" / "rows").glob("*.parquet")) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -26,4 +26,4 @@ def test_the_code_of_the_page_runs() -> None:
 def test_every_module_has_its_place_on_the_page_and_in_the_package() -> None:
     for name in ("outcomes", "paired", "multiple", "equivalence", "interaction", "sequential", "elbo"):
         assert f"`{name}.py`" in PAGE
-        assert sinklens.evaluation.__doc__ is not None and f"\n{name}.py " in sinklens.evaluation.__doc__
+        assert sinklens.evaluation.__doc__ is not None and f"\n    {name}.py " in sinklens.evaluation.__doc__

@@ -127,6 +127,5 @@ def draw(traces: Sequence[Trace], to: Path) -> list[dict[str, Any]]:
 
 
 def make_page(traces: Sequence[Trace], to: Path) -> None:
-    """The first problem in the explorer: an autoregressive model beside a diffusion model."""
-    beside = [next(trace for trace in traces if trace.causal), [trace for trace in traces if not trace.causal][-1]]
-    write_page(beside, to / PAGE)
+    """The first problem in the explorer: the first model, which is autoregressive, beside the last, which is not."""
+    write_page([*traces[:1], *traces[1:][-1:]], to / PAGE)
