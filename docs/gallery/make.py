@@ -9,7 +9,7 @@ from sinklens.report.payload import View
 from sinklens.tasks import task
 
 HERE = Path(__file__).parent
-LENGTH = 48
+LENGTH = 64
 EXACT = {"llada.html": [(0, 0), (0, 1), (3, 2), (5, 3)]}  # (layer, head); in 0.1 a sink moves while eos are filled in
 
 

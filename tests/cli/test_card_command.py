@@ -174,6 +174,25 @@ def test_another_card_in_the_folder_is_refused(made: Path) -> None:
         card("tiny-llada", to=made / "card.md", **TINY)
 
 
+@pytest.mark.parametrize(("model", "dtype", "said"), [
+    ("tiny-dream", None, r"model\.config_sha256: .*model\.name: .tiny-llada. there, .tiny-dream. now"),
+    ("tiny-llada", "bfloat16", r"model\.dtype: .float32. there, .bfloat16. now"),
+])  # fmt: skip
+def test_another_model_is_refused_before_anything_changes(made: Path, model: str, dtype: Any, said: str) -> None:
+    before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match=f"holds another card: .*{said}"):
+        card(model, to=made, dtype=dtype, **TINY | {"problems": 5})
+    assert {path: path.read_bytes() for path in made.rglob("*") if path.is_file()} == before
+
+
+def test_other_prompts_are_refused_before_anything_changes(made: Path, tmp_path: Path) -> None:
+    prompts, before = tmp_path / "mine.txt", (made / "plan.json").read_bytes()
+    prompts.write_text("one\ntwo\nthree\nfour\n", "utf-8")
+    with pytest.raises(UsageError, match=r"holds another card: prompts_sha256: .* there, .* now; use the same"):
+        card("tiny-llada", to=made, prompts=str(prompts), **TINY)
+    assert (made / "plan.json").read_bytes() == before
+
+
 def test_a_folder_without_a_plan_has_no_card(made: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"holds no card: plan\.json cannot be read"):
         write_card(tmp_path)
@@ -216,10 +235,53 @@ def test_a_model_that_does_no_task_is_scored_on_text(
     assert "| nothing | " + f"{unmasked:.3f}" in page
 
 
+def test_a_bound_says_its_masks_and_their_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "some.txt"
+    text.write_text("the cat sat on the mat and the dog ran " * 40, "utf-8")
+    settings = {"problems": 2, "traced": 1, "length": 4, "top": "1", "draws": 1, "elbo_draws": 6, "device": "cpu"}
+    card("tiny-llada", text=text, chunk=16, to=tmp_path / "card", json=True, **settings)
+    found = json.loads(capsys.readouterr().out)
+    errors = [one["error"] for one in found["cost"]["cells"]]
+    assert found["cost"]["measure"] == "elbo" and min(errors) > 0
+    told = f"nats a token, a bound by 6 random masks a chunk, Monte-Carlo error of a cell at most {max(errors):.2g}."
+    assert told in (tmp_path / "card" / "card.md").read_text("utf-8")
+    assert "--chunk 16 --elbo-draws 6 --problems 2" in found["settings"]["command"]
+    table = pq.read_table(tmp_path / "card" / "tables" / "cells.parquet")
+    assert table["error"].to_pylist() == errors
+    with pytest.raises(UsageError, match=r"holds another card: elbo_draws: 6 there, 4 now"):
+        card("tiny-llada", text=text, chunk=16, to=tmp_path / "card", **settings | {"elbo_draws": 4})
+
+
+def test_a_bound_has_as_many_masks_as_specified() -> None:
+    from sinklens.evaluation.elbo import DRAWS
+
+    assert inspect.signature(card).parameters["elbo_draws"].default == DRAWS == 128
+
+
+@pytest.mark.parametrize(
+    ("given", "length", "block"),
+    [({}, 256, 32), ({"length": 64}, 64, 32), ({"length": 100}, 100, None), ({"length": 64, "block": 16}, 64, 16)],
+)
+def test_published_tasks_are_answered_as_evaluate_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, int], length: int, block: int | None
+) -> None:
+    done: list[Any] = []
+
+    def noted(work: Any) -> None:
+        done.append(work.plan.answering)
+        raise UsageError("enough")
+
+    monkeypatch.setattr("sinklens.cli.card._Work.do", noted)
+    data = Path(__file__).parents[1] / "data" / "tasks" / "gsm8k"
+    with pytest.raises(UsageError, match="enough"):
+        card("tiny-llada", task="gsm8k", data=data, problems=1, traced=1, to=tmp_path / "a", device="cpu", **given)
+    assert (done[0].length, done[0].block) == (length, block)
+
+
 def test_prompts_of_a_file_are_traced(made: Path, tmp_path: Path) -> None:
     prompts = tmp_path / "mine.txt"
     prompts.write_text("one\ntwo\nthree\n", "utf-8")
-    with pytest.raises(UsageError, match=r"holds another card: traced: 4 there, 2 now"):
+    with pytest.raises(UsageError, match=r"holds another card: .*; traced: 4 there, 2 now"):
         card("tiny-llada", to=made, prompts=str(prompts), **TINY | {"traced": 2})
 
 

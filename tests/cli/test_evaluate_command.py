@@ -29,10 +29,11 @@ def row(**given: Any) -> dict[str, Any]:
 
 def test_scores_count_by_task_condition_and_grader() -> None:
     rows = [
-        row(task="gsm8k", right=n < 3, grades=json.dumps({"strict": n < 3, "flexible": n < 6}), tokens=n)
+        row(task="gsm8k", problem=n, right=n < 3, grades=json.dumps({"strict": n < 3, "flexible": n < 6}), tokens=n)
         for n in range(8)
     ]
-    rows += [row(condition="sinks:top=5", right=False, grades='{"right": false}', dose=0.5 + n / 10) for n in range(2)]
+    masked = {"condition": "sinks:top=5", "right": False, "grades": '{"right": false}'}
+    rows += [row(**masked, problem=n, dose=0.5 + n / 10) for n in range(2)]
     timings = [{"model": "m", "task": "gsm8k", "condition": "none", "problems": 4, "seconds": s} for s in (1.0, 3.0)]
     first, second = scores(rows, timings)
     assert (first["task"], first["problems"], first["label"], first["seconds"]) == ("gsm8k", 8, "unmasked", 0.5)
@@ -44,6 +45,13 @@ def test_scores_count_by_task_condition_and_grader() -> None:
     assert second["label"] == "5 sinks" and second["dose"] == pytest.approx(0.55) and second["seconds"] is None
     assert second["right"]["value"] == 0.0 and second["right"]["high"] < 1
     assert scores([]) == []
+
+
+def test_a_problem_counts_once() -> None:
+    rows = [row(problem=n, **one) for n in range(3) for one in ({}, {"task": "u"}, {"condition": "sinks:top=5"})]
+    assert [one["problems"] for one in scores(rows)] == [3, 3, 3]
+    with pytest.raises(UsageError, match=r"problem 1 of m, t, test stands twice under 'sinks:top=5'; expected one row"):
+        scores([*rows, row(condition="sinks:top=5", problem=1)])
 
 
 def test_a_model_is_evaluated_and_a_rerun_goes_on(sinklens, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +71,7 @@ def test_a_model_is_evaluated_and_a_rerun_goes_on(sinklens, monkeypatch: pytest.
     command = ("evaluate", "tiny-llama", *SHORT, "--to", "runs/a")
     cut = sinklens(*command, "--problems", "4")
     assert cut.returncode == 130 and cut.stdout == ""
-    assert "interrupted: 1 batches are in runs/a; the same command with --to runs/a goes on" in cut.stderr
+    assert "interrupted: finished batches in runs/a: 1; the same command with --to runs/a goes on" in cut.stderr
     done = sinklens(*command, "--problems", "4", "--json")
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["results"]

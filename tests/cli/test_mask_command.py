@@ -91,7 +91,7 @@ def test_an_interrupt_loses_nothing_and_says_how_to_go_on(
     command = ("mask", "tiny-llada", "--cells", cells, *SMALL, "--to", "my runs", "--rows-only")
     done = sinklens(*command)
     assert done.returncode == 130 and done.stdout == ""
-    assert "interrupted: 2 batches are in my runs; the same command with --to 'my runs' goes on" in done.stderr
+    assert "interrupted: finished batches in my runs: 2; the same command with --to 'my runs' goes on" in done.stderr
     again = sinklens(*command)
     assert again.returncode == 0 and "4 batches in my runs" in again.stdout
     assert len(calls) == 3 + 2
@@ -135,3 +135,14 @@ def test_what_cannot_be_meant_is_refused(sinklens: Run, arguments: tuple[object,
     done = sinklens("mask", "tiny-llada", *arguments, "--device", "cpu")
     assert done.returncode == 2 and message in done.stderr, done.stderr
     assert not Path("runs").exists()
+
+
+def test_a_published_task_is_answered_in_blocks(sinklens: Run, tmp_path: Path) -> None:
+    row = json.dumps({"question": "How many?", "answer": "#### 1"}) + "\n"
+    for split, count in (("train", 6), ("test", 1)):
+        (tmp_path / f"{split}.jsonl").write_text(row * count)
+    sized = ("--problems", 1, "--length", 32, "--steps", 1, "--top", "0", "--device", "cpu", "--rows-only")
+    done = sinklens("mask", "tiny-llada", "--task", "gsm8k", "--data", tmp_path, *sized, "--to", "g")
+    assert done.returncode == 0, done.stderr
+    told = Store(tmp_path / "g").document() or {}
+    assert told["decisive"]["tasks"]["gsm8k"]["block"] == 32

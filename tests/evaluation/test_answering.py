@@ -241,6 +241,16 @@ def test_data_count_by_their_content(tmp_path: Path) -> None:
     assert one.fingerprint == other.fingerprint
     (tmp_path / "other" / "test.jsonl").write_text(rows * 2)
     assert one.fingerprint != other.fingerprint
+    file = Answering(task="gsm8k", data=str(tmp_path / "one" / "test.jsonl"))
+    before = file.fingerprint
+    (tmp_path / "one" / "train.jsonl").write_text(rows)  # the examples come from it
+    assert file.fingerprint != before
+
+
+def test_the_batch_decides_where_rows_wait_for_each_other() -> None:
+    assert replace(SHORT, batch=2).fingerprint == SHORT.fingerprint
+    waiting = replace(SHORT, threshold=0.9)
+    assert replace(waiting, batch=2).fingerprint != waiting.fingerprint
 
 
 def test_examples_are_for_prompts_that_have_them() -> None:

@@ -142,19 +142,38 @@ def test_every_chunk_has_random_keys_of_its_own(llama: Any, tmp_path: Path, monk
     assert len(set(seeds)) == 3 and seeds[::2] == seeds[1::2]  # cells of a chunk share it
 
 
-def test_a_diffusion_model_is_scored_by_its_bound(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diffusion_model_is_scored_by_its_bound(text: Path, tmp_path: Path) -> None:
     from sinklens.evaluation.likelihood import Scorer
 
-    monkeypatch.setattr("sinklens.evaluation.card.ELBO_DRAWS", 4)
     model = sinklens.load("tiny-dream")
     chunks = cut_text(model, text, count=1, length=16)
-    score_cells(model, tmp_path, chunks=chunks, conditions=card_conditions(tops=[1], draws=1)[:2], seed=3)
+    conditions = card_conditions(tops=[1], draws=1)[:2]
+    score_cells(model, tmp_path, chunks=chunks, conditions=conditions, seed=3, elbo_draws=4)
     unmasked, sinks = rows_in(tmp_path)
     ids = chunks.ids[0]
     ((_, bound),) = Scorer(model=model, batch=4, draws=4, seed=mixed_seed(3, 0)).score([(ids[:8], ids[8:])])
     assert unmasked["nll"] == pytest.approx(-bound.value / 8, rel=1e-4)
+    assert unmasked["error"] == pytest.approx(bound.error / 8, rel=1e-3)
+    assert unmasked["error"] > 0
     assert unmasked["dose"] is None and 0 < sinks["dose"] <= 1.001
     assert sinks["nll"] != unmasked["nll"]
+
+
+def test_a_bound_has_128_masks_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def noted(*, draws: int, **_: Any) -> Any:
+        asked.append(draws)
+        return SimpleNamespace(
+            score=lambda _pairs: [(0, SimpleNamespace(value=-8.0, error=None))], doses=SimpleNamespace(ratio=None)
+        )
+
+    monkeypatch.setattr("sinklens.evaluation.likelihood.Scorer", noted)
+    model: Any = SimpleNamespace(spec=SimpleNamespace(causal=False, source="m", family="llada"))
+    chunks = Chunks(ids=[[1] * 8], sha256="", first=4)
+    score_cells(model, tmp_path, chunks=chunks, conditions=card_conditions(tops=[1], draws=1)[:1])
+    assert asked == [128]
+    assert [(row["nll"], row["error"]) for row in rows_in(tmp_path)] == [(2.0, None)]
 
 
 def test_problems_are_answered_in_every_cell(llama: Any, tmp_path: Path) -> None:

@@ -65,8 +65,8 @@ def test_labels() -> None:
     ("text", "message"),
     [
         ("sink:top=1", r"unknown choice of keys in condition 'sink:top=1': 'sink'; expected one of 'none', 'sinks'"),
-        ("sinks", "top is None and epsilon is None; expected one of them"),
-        ("sinks:top=1,epsilon=3", "top is 1 and epsilon is 3.0; expected one of them"),
+        ("sinks", "with top=None and epsilon=None; expected one of them: keys a head"),
+        ("sinks:top=1,epsilon=3", "with top=1 and epsilon=3.0; expected one of them"),
         ("sinks:top=0", "top is 0; expected a whole number, 1 or more"),
         ("sinks:top=one", "top=one in condition 'sinks:top=one'; expected a number"),
         ("sinks:top=1,top=2", "top stands twice in condition"),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from sinklens.errors import UsageError
 from sinklens.evaluation import experiment as module
 from sinklens.evaluation.answering import ROW, Answered, Answering
 from sinklens.evaluation.conditions import Condition, parse_condition
-from sinklens.evaluation.experiment import Experiment, run_experiment, spans
+from sinklens.evaluation.experiment import Experiment, run_experiment
 from sinklens.evaluation.grid import primary_cells
 from sinklens.evaluation.pace import Pace, Progress
-from sinklens.evaluation.store import EXPERIMENT, Batch, Store
+from sinklens.evaluation.report import summarise
+from sinklens.evaluation.store import EXPERIMENT, Batch, Store, spans
 from sinklens.interventions.flow import Flow
 from sinklens.tasks.item import Item
 
@@ -131,6 +133,29 @@ def test_more_problems_are_added_behind_those_that_are_there(made: Any, tmp_path
     assert ran.problems == 13 and json.loads((tmp_path / EXPERIMENT).read_text())["problems"] == 13
 
 
+def test_fewer_problems_are_those_that_are_there(made: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """Batches of the larger number stay whole: cut to the smaller one, they would be answered and counted twice."""
+    Script(monkeypatch)
+    whole = run_experiment(made(problems=10), tmp_path)
+    for count in (6, 1, 10):
+        again = Script(monkeypatch)
+        assert run_experiment(made(problems=count), tmp_path) == replace(whole, answered=0)
+        assert again.asked == [] and json.loads((tmp_path / EXPERIMENT).read_text())["problems"] == 10
+    rows = Store(tmp_path).read("rows", ["task", "condition", "problem"]).to_pylist()
+    assert len(rows) == len({tuple(row.values()) for row in rows}) == 2 * 4 * 10
+
+
+def test_fewer_problems_finish_the_batch_that_was_begun(made: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    cut = Script(monkeypatch)
+    cut.stop_after = 5  # four cells of the first batch, one of the second
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(made(problems=20, tasks=("passkey",)), tmp_path)
+    rest = Script(monkeypatch)
+    ran = run_experiment(made(problems=6, tasks=("passkey",)), tmp_path)
+    assert [sorted(numbers) for *_, numbers, _ in rest.asked] == [[4, 5, 6, 7]] * 3
+    assert (ran.batches, ran.problems) == (8, 8)
+
+
 def test_a_smaller_batch_finishes_what_a_larger_one_began(made: Any, tmp_path: Path, monkeypatch: Any) -> None:
     script = Script(monkeypatch)
     script.stop_after = 1
@@ -179,6 +204,36 @@ def test_experiment_json_says_what_decides_rows_and_what_models_are(made: Any, t
     json.dumps(told, allow_nan=False)
 
 
+def test_experiment_json_declares_the_primary_contrasts(made: Any, llada: Any) -> None:
+    contrast = {"a": "sinks:top=1", "b": "random:top=1", "draws": 2}
+    told = made(models={"m": llada, "n": llada}, stop_early=True).document()
+    assert told["primary"] == {name: {"word_problems": contrast, "passkey": contrast} for name in "mn"}
+    assert told["watched"] == 4
+    fixed = made(models={"m": llada, "n": llada}, cells={"m": CELLS, "n": CELLS[:2]}, tasks=("passkey",)).document()
+    assert fixed["primary"] == {"m": {"passkey": contrast}, "n": {"passkey": None}}
+    assert fixed["watched"] is None  # nothing is watched where the number of problems is fixed
+
+
+def test_what_was_declared_is_reported_when_it_is_there(made: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    five = [parse_condition(text) for text in ("sinks:top=5", "random:top=5", "random:top=5,draw=1")]
+    wanted = made(tasks=("passkey",), problems=4, cells={"m": (*CELLS, *five)}, stop_early=True)
+    found = []
+    for stop_after in (4, 2, -1):  # without five keys, then with one of two draws, then whole
+        Script(monkeypatch).stop_after = stop_after
+        with nullcontext() if stop_after < 0 else pytest.raises(KeyboardInterrupt):
+            run_experiment(wanted, tmp_path)
+        result = summarise(tmp_path)
+        (family,) = result["families"]
+        found.append((family["primary"] and family["primary"]["a"], family["no_primary"]))
+        assert result["rules"]["watched"] == 1
+    declared = "declared as sinks:top=5 - random:top=5"
+    assert found == [
+        (None, f"{declared}; there are no rows yet of sinks:top=5, random:top=5"),
+        (None, f"{declared}; random:top=5 has 1 of 2 draws yet"),
+        ("sinks:top=5", None),
+    ]
+
+
 # -------------------------------------------------------------------------------------- stopping early
 
 
@@ -206,8 +261,8 @@ def test_it_goes_on_while_one_contrast_is_open(made: Any, tmp_path: Path, monkey
 
 
 def test_the_primary_contrast() -> None:
-    def primary(*texts: str) -> tuple[str, list[str]]:
-        sinks, draws = primary_cells([parse_condition(text) for text in texts])
+    def primary(*texts: str, causal: bool = False) -> tuple[str, list[str]]:
+        sinks, draws = primary_cells([parse_condition(text) for text in texts], causal=causal)
         return str(sinks), [str(draw) for draw in draws]
 
     random = [f"random:top=5{draw}" for draw in ("", ",draw=1")]
@@ -215,6 +270,10 @@ def test_the_primary_contrast() -> None:
     assert primary("sinks:top=1", "random:top=1", "sinks:top=3", "random:top=3", "sinks:top=9")[0] == "sinks:top=3"
     own = primary("sinks:top=5", "random:top=5", "random:top=5,keys=cached", "sinks:top=5,keys=cached")
     assert own == ("sinks:top=5", ["random:top=5"])
+    said = ("sinks:top=5,keys=cached", "random:top=5,queries=last", "random:top=5,queries=last,draw=1")
+    assert primary(*said, causal=True) == (said[0], list(said[1:]))  # the family's own, said aloud
+    with pytest.raises(UsageError, match="no primary contrast"):
+        primary(*said[:1], "random:top=5,keys=cached")
     with pytest.raises(UsageError, match="no primary contrast"):
         primary("none", "sinks:top=5", "random:top=1", "random:top=5,keys=cached")
 

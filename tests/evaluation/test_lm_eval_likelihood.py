@@ -1,5 +1,6 @@
 """Likelihoods against transformers' own forward, against the bound written out, and against keys hidden by hand."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -181,17 +182,83 @@ def test_a_text_has_its_own_draws(models, name: str) -> None:
     assert max(abs(a - b) for a, b in zip(together, other, strict=True)) > 1e-2
 
 
-def test_a_likelihood_has_no_step_before() -> None:
-    found = in_one_pass(parse_condition("sinks:top=5,scope=layer"))
-    assert str(found) == "sinks:top=5,scope=layer,source=same_input,rank_by=received,prefill=masked"
-    assert in_one_pass(Condition()) == Condition()
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_likelihood_has_no_step_before(causal: bool) -> None:
+    found = in_one_pass(parse_condition("sinks:top=5,scope=layer"), causal=causal)
+    theirs = "keys=recomputed,source=same_input,rank_by=received,queries=all,prefill=masked"
+    ours = "source=same_input,rank_by=received,prefill=masked"
+    assert str(found) == f"sinks:top=5,scope=layer,{theirs if causal else ours}"
+    assert in_one_pass(Condition(), causal=causal) == Condition()
     for text in ("stale:top=1", "first:top=1"):
         with pytest.raises(UsageError, match="looks back on earlier steps"):
-            in_one_pass(parse_condition(text))
+            in_one_pass(parse_condition(text), causal=causal)
     with pytest.raises(UsageError, match=r"source=previous_step in condition .* leave source out"):
-        in_one_pass(parse_condition("sinks:top=1,source=previous_step"))
+        in_one_pass(parse_condition("sinks:top=1,source=previous_step"), causal=causal)
     with pytest.raises(UsageError, match=r"prefill=clean in condition .* leave prefill out"):
-        in_one_pass(parse_condition("sinks:top=1,source=same_input,prefill=clean"))
+        in_one_pass(parse_condition("sinks:top=1,source=same_input,prefill=clean"), causal=causal)
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("keys=cached", "keys and values of the whole text are recomputed under the mask; leave keys out"),
+        ("queries=generated", "nobody would be denied anything; leave queries out"),
+        ("queries=last", "no query is newer than the others, and all are denied the keys; leave queries out"),
+        ("queries=last,keys=recomputed", "no query is newer than the others"),
+    ],
+)
+def test_what_a_causal_model_does_in_generation_alone_is_refused(models, setting: str, why: str) -> None:
+    name = setting.partition(",")[0]
+    with pytest.raises(
+        UsageError, match=rf"{name} in condition 'sinks:top=3,.*': in the likelihood of a causal .*{why}"
+    ):
+        Scorer(model=models("tiny-llama"), condition=parse_condition(f"sinks:top=3,{setting}"))
+
+
+@pytest.mark.parametrize("setting", ["keys=cached", "queries=generated"])
+def test_a_diffusion_model_does_both(models, setting: str) -> None:
+    model = models("tiny-llada")
+    pairs = [pair(model, TEXTS[0])]
+    plain, theirs, own = (
+        scored(model, pairs, condition=parse_condition(text), draws=2)[0].value
+        for text in ("none", "sinks:top=3", f"sinks:top=3,{setting}")
+    )
+    assert len({round(value, 3) for value in (plain, theirs, own)}) == 3
+
+
+def test_what_is_said_out_loud_is_what_is_done(models) -> None:
+    """A causal model: the settings that hold, given one by one, change nothing."""
+    model = models("tiny-llama")
+    pairs = [pair(model, text) for text in TEXTS[:2]]
+    own, said = (
+        [one.value for one in scored(model, pairs, condition=parse_condition(f"sinks:top=3{rest}"))]
+        for rest in ("", ",keys=recomputed,queries=all,source=same_input,rank_by=received,prefill=masked")
+    )
+    assert own == said
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind", "caveat"),
+    [
+        ("tiny-llama", "none", "exact", None),
+        ("tiny-llama", "sinks:top=3", "whole_text", "ranked on the whole text and recomputed: .* not exact"),
+        ("tiny-llada", "none", "elbo", "ELBOs of 128 draws"),
+        ("tiny-llada", "sinks:top=3", "elbo", "lower bounds"),
+    ],
+)
+def test_it_says_what_its_values_are(models, name: str, text: str, kind: str, caveat: str | None) -> None:
+    scorer = Scorer(model=models(name), condition=parse_condition(text))
+    assert scorer.kind == kind
+    assert scorer.caveat is None if caveat is None else re.search(caveat, scorer.caveat)
+
+
+@pytest.mark.parametrize(("text", "holds"), [("none", True), ("sinks:top=3", False), ("random:top=3", False)])
+def test_the_chain_rule_holds_without_a_mask_alone(models, text: str, holds: bool) -> None:
+    model, condition = models("tiny-llama"), parse_condition(text)
+    context, continuation = pair(model, TEXTS[0])
+    parts = [([*context, *continuation[:at]], [token]) for at, token in enumerate(continuation)]
+    (whole,), single = (scored(model, pairs, condition=condition) for pairs in ([(context, continuation)], parts))
+    assert (abs(whole.value - sum(one.value for one in single)) < 1e-3) == holds
 
 
 def test_empty_parts_are_refused(models) -> None:

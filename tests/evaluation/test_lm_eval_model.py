@@ -97,7 +97,9 @@ def test_a_mask_holds_while_writing_and_while_scoring(ours) -> None:
     (score,), (plain,) = (one.loglikelihood(asked((PROMPT, " 17")), disable_tqdm=True) for one in (masked, ours))
     assert abs(score[0] - plain[0]) > 1e-3
     told = masked.get_model_info()
-    assert told["mask"] == "sinks:top=1" and told["likelihood"] == "exact"
+    assert told["mask"] == "sinks:top=1" and told["likelihood"] == "whole_text"
+    assert "keys=recomputed,source=same_input" in told["likelihood_mask"]
+    assert ours.get_model_info()["likelihood"] == "exact"
     assert 0 < told["generation_dose"] <= 1 and 0 < told["likelihood_dose"] <= 1
 
 

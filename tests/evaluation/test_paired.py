@@ -1,6 +1,7 @@
 """Paired differences: the exact test against enumeration and McNemar, the interval against its coverage."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
 
@@ -8,14 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 
 from sinklens.errors import UsageError
 from sinklens.evaluation.outcomes import read_outcomes
-from sinklens.evaluation.paired import paired_difference, sign_flip_p, whole_weights
+from sinklens.evaluation.paired import one_more_draw_p, paired_difference, sign_flip_p, whole_weights
 from sinklens.sinks.resample import Interval
 
 BITS = st.integers(0, 1)
+ERROR = 0.018  # two standard errors of 5 % of 600 runs
 
 
 def width(interval: Interval) -> float:
@@ -73,7 +75,7 @@ def test_properties_with_nested_draws(rows: list[tuple[int, list[int]]], data: s
     assert (reverse.value, reverse.p, reverse.gained) == (-found.value, found.p, found.lost)
     assert found.gained - found.lost == pytest.approx(found.value * len(rows))
     assert 0 < found.p <= 1
-    assert (found.draws_a, found.draws_b, found.test) == (1, 3, "sign flips")
+    assert (found.draws_a, found.draws_b, found.test) == (1, 3, "one more draw and sign flips")
     order = data.draw(st.permutations(range(len(rows))))
     assert paired_difference([a[i] for i in order], [b[i] for i in order], draws=60, seed=3) == found
     if len(rows) > 1:
@@ -81,6 +83,99 @@ def test_properties_with_nested_draws(rows: list[tuple[int, list[int]]], data: s
         assert wide.low is not None and wide.high is not None and narrow.low is not None and narrow.high is not None
         assert -1 <= wide.low <= narrow.low <= narrow.high <= wide.high <= 1
     json.dumps(asdict(found), allow_nan=False)
+
+
+@given(rows=st.lists(st.tuples(BITS, st.integers(0, 3)), min_size=1, max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_one_more_draw_against_all_places_of_the_single_answer(rows: list[tuple[int, int]]) -> None:
+    """Of the four answers to each problem, any may be the single one."""
+    single, right = np.array(rows).T
+    answers = [[1] * (one + more) + [0] * (4 - one - more) for one, more in rows]
+    numbers = [sum(places) for places in product(*answers)]
+    counts = np.bincount(numbers, minlength=len(rows) + 1)
+    expected = counts[counts <= counts[single.sum()]].sum() / 4 ** len(rows)
+    assert one_more_draw_p(single, right, draws=3) == pytest.approx(expected, rel=1e-9)
+
+
+@given(gained=st.integers(0, 40), lost=st.integers(0, 40), same=st.integers(1, 40))
+@settings(max_examples=40, deadline=None)
+def test_one_more_draw_than_one_is_mcnemars_test(gained: int, lost: int, same: int) -> None:
+    a, b = with_counts(gained, lost, same)
+    assert one_more_draw_p(a, b, draws=1) == pytest.approx(paired_difference(a, b, draws=10).p, rel=1e-9)
+
+
+def test_one_draw_against_two_by_hand() -> None:
+    """All three right once, and two of three right five times, the single one never.
+
+    One more draw: (1/3)^5 = 1/243 for none of five; one of five has 10/243, five 32/243. Flips: 2/2^5, larger.
+    """
+    a, b = np.array([1, 0, 0, 0, 0, 0]), np.ones((6, 2), int)
+    assert one_more_draw_p(a, b.sum(axis=1), draws=2) == pytest.approx(1 / 243)
+    assert paired_difference(a, b, draws=10).p == paired_difference(b, a, draws=10).p == pytest.approx(2 / 2**5)
+
+
+def test_near_the_ceiling_one_more_draw_decides() -> None:
+    """19 problems with all right but one of the draws, one with the single answer wrong and all draws right.
+
+    Flips: 19/5 - 1 of 19 fifths and a whole. One more draw: 20 problems with 5 of 6 right; 19 is no less than usual.
+    """
+    a, b = np.ones(20, int), np.ones((20, 5), int)
+    a[0], b[1:, 0] = 0, 0
+    chances = [binom.pmf(number, 20, 5 / 6) for number in range(21)]
+    expected = sum(chance for chance in chances if chance <= chances[19] * (1 + 1e-9))
+    flips = sign_flip_p(5 * a - b.sum(axis=1))
+    found = paired_difference(a, b, draws=10).p
+    assert flips < 0.05 < found
+    assert found == pytest.approx(expected)
+
+
+def rejected(cells: Iterator[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float, float]:
+    """Shares of runs with p <= 5 %: of the difference, of flips alone, of one more draw alone."""
+    found = []
+    for a, b in cells:
+        right, draws = b.sum(axis=1), b.shape[1]
+        ps = paired_difference(a, b, draws=1).p, sign_flip_p(draws * a - right), one_more_draw_p(a, right, draws=draws)
+        found.append([p <= 0.05 for p in ps])
+    both, flips, one_more = np.mean(found, axis=0).tolist()
+    return both, flips, one_more
+
+
+@pytest.mark.parametrize(("n", "right", "wrong"), [(200, 60, 1), (100, 30, 1), (300, 1, 60)])
+def test_level_where_the_single_answer_is_one_more_draw(n: int, right: int, wrong: int) -> None:
+    """Near the ceiling and the floor. Flips alone reject 7 to 8 %."""
+
+    def cells() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        rng = np.random.default_rng(2)
+        for _ in range(600):
+            answers = (rng.random((n, 6)) < rng.beta(right, wrong, n)[:, None]).astype(int)
+            yield answers[:, 0], answers[:, 1:]
+
+    both, flips, one_more = rejected(cells())
+    assert max(both, one_more) <= 0.05 + ERROR
+    assert flips > 0.055
+
+
+@pytest.mark.parametrize(("n", "other"), [(200, 0.05), (200, 0.2)])
+def test_level_where_accuracies_are_equal_on_other_problems(n: int, other: float) -> None:
+    """On a share of the problems the single cell differs from all draws, either way alike."""
+
+    def cells() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        rng = np.random.default_rng(3)
+        for _ in range(600):
+            chance = np.where(rng.random(n) < 0.9, 0.97, 0.03)
+            differs, wins = rng.random(n) < other, rng.random(n) < 0.5
+            a = rng.random(n) < np.where(differs, wins, chance)
+            yield a.astype(int), (rng.random((n, 5)) < np.where(differs, 1 - wins, chance)[:, None]).astype(int)
+
+    both, _, one_more = rejected(cells())
+    assert both <= 0.05 + ERROR
+    assert one_more > 0.1
+
+
+def test_several_draws_against_several_are_sign_flips() -> None:
+    found = paired_difference([[1, 1], [0, 1], [1, 1]], [[0, 0], [0, 1], [0, 1]], draws=10)
+    assert found.test == "sign flips"
+    assert found.p == pytest.approx(2 / 2**2)
 
 
 def test_differences_are_whole_steps() -> None:

@@ -177,6 +177,11 @@ def test_a_shorter_text_has_the_same_losses_up_to_its_end(first: int, cut: int) 
         ("sinks:top=1,act=zero", "steps"),
         ("sinks:top=1,act=mean", "prompt"),
         ("stale:top=1", "steps"),
+        ("sinks:top=1,queries=last,keys=recomputed", "prompt"),
+        ("first:top=1,queries=last,keys=recomputed", "prompt"),
+        ("first:top=1,queries=last,keys=recomputed", "steps"),
+        ("sinks:top=1,source=same_step,prefill=masked", "steps"),
+        ("random:top=1,source=same_step,prefill=masked", "steps"),
     ],
 )
 def test_what_one_forward_cannot_do_runs_in_steps(model, chunks, text: str, ranked: str) -> None:
@@ -188,6 +193,8 @@ def test_what_one_forward_cannot_do_runs_in_steps(model, chunks, text: str, rank
     )
     assert found.dose is not None and 0 < found.dose <= 1 + 1e-12
     assert np.abs(found.losses - clean.losses).max() > 1e-6
+    stepwise = masked_nll(model, chunks[:1], condition, first=FIRST, clean=end, ranked=ranked, stepwise=True)[0]
+    np.testing.assert_array_equal(found.losses, stepwise.losses)
 
 
 def test_refusals(model, chunks) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sinklens.errors import UsageError
-from sinklens.report.card_cells import ACCURACY, NLL, READINGS, read_value_effect, summarise_cells
+from sinklens.report.card_cells import ACCURACY, ELBO, NLL, READINGS, read_value_effect, summarise_cells
 
 Rows = list[dict[str, Any]]
 
@@ -25,6 +25,18 @@ def rows_of(
         for draw, units in enumerate(scores)
         for unit, score in enumerate(units)
     ]  # fmt: skip
+
+
+def test_the_error_of_a_bound_by_hand() -> None:
+    """Units are independent; draws of one share its masks."""
+    rows = [*rows_of("none", None, [[2.0, 2.5]]), *rows_of("random", 1, [[3.0, 3.5], [3.2, 3.1]])]
+    errors = [0.3, 0.4, 0.1, 0.6, 0.5, 0.2]  # of the second cell: (0.1, 0.6) in one draw, (0.5, 0.2) in the other
+    found = by_key(summarise_cells([row | {"error": one} for row, one in zip(rows, errors, strict=True)], ELBO))
+    assert found["none", None, "mask"]["error"] == pytest.approx(0.5 / 2)
+    assert found["random", 1, "mask"]["error"] == pytest.approx((0.3**2 + 0.4**2) ** 0.5 / 2)
+    some = [row | {"error": None if number == 1 else 0.3} for number, row in enumerate(rows)]
+    assert by_key(summarise_cells(some, ELBO))["none", None, "mask"]["error"] is None
+    assert {one["error"] for one in summarise_cells(rows, ELBO)["cells"]} == {None}
 
 
 def by_key(found: dict[str, Any]) -> dict[tuple[Any, ...], dict[str, Any]]:

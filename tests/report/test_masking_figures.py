@@ -124,7 +124,7 @@ def test_what_a_reader_must_know_is_said(result: dict[str, Any]) -> None:
 def test_without_a_control_there_is_no_primary_contrast(tmp_path: Path) -> None:
     rows = [*cell_rows("tiny-llama", "none", [1, 1]), *cell_rows("tiny-llama", "sinks:top=1", [1, 0])]
     text = table_text(summarise(write_rows(tmp_path, rows)))
-    assert "No primary contrast: it needs sinks and random keys of the same number." in text
+    assert "No primary contrast: no cells of sinks and as many random keys." in text
 
 
 def test_markdown_and_latex_hold_the_same_numbers(result: dict[str, Any]) -> None:

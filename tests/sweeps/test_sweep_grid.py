@@ -109,7 +109,7 @@ def test_what_does_not_decide_rows_leaves_the_fingerprint() -> None:
         ({"interventions": ["sinks:tip=1"]}, r"interventions\[0\]: 'tip=1' in condition .* expected NAME=VALUE"),
         ({"interventions": ["none", "sink:top=1"]}, r"interventions\[1\]: unknown choice of keys .*'sink'"),
         ({"interventions": [{"choose": "sinks", "tip": 1}]}, r"interventions\[0\] has no setting tip; expected some"),
-        ({"interventions": [{"choose": "sinks"}]}, r"interventions\[0\]: top is None and epsilon is None"),
+        ({"interventions": [{"choose": "sinks"}]}, r"interventions\[0\]: 'sinks' with top=None"),
         ({"seeds": []}, "seeds is empty"),
         ({"seeds": [-1]}, r"seeds\[0\] is -1; expected a whole number from 0"),
         ({"seeds": [True]}, r"seeds\[0\] is True; expected a whole number"),

@@ -106,7 +106,7 @@ def test_a_prompt_without_examples() -> None:
 def test_examples_are_drawn_as_the_harness_draws_them() -> None:
     """One generator for the whole file: the examples of problem i come from its i-th draw."""
     training, drawing = rows("train"), Random(1234)
-    for item, row in zip(items("test", data=SAMPLE, seed=1234), rows("test"), strict=True):
+    for item, row in zip(items("test", data=SAMPLE), rows("test"), strict=True):
         shown = drawing.sample(training, 5)
         blocks = [f"Question: {example['question']}\nAnswer: {example['answer']}" for example in shown]
         assert item.prompt == "\n\n".join([*blocks, f"Question: {row['question']}\nAnswer:"])

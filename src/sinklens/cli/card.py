@@ -2,15 +2,16 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from sinklens.cli import options
+from sinklens.cli.evaluate import size_of
 from sinklens.cli.interrupts import INTERRUPTED
 from sinklens.cli.numbers import parse_numbers
 from sinklens.errors import UsageError
@@ -48,7 +49,15 @@ def card(
     traced: Annotated[int, typer.Option(min=1, metavar="N", help="How many prompts are traced.")] = TRACED,
     top: Annotated[str, typer.Option(metavar="LIST", help="Keys removed from every head.")] = "1,5,10",
     draws: Annotated[int, typer.Option(min=1, metavar="N", help="Draws of the random keys.")] = 5,
-    length: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of an answer.")] = 64,
+    elbo_draws: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Random masks of a chunk of text, for a diffusion model.")
+    ] = 128,
+    length: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Tokens of an answer.", show_default="64; 256 for gsm8k, 512 for humaneval"
+        ),
+    ] = None,
     steps: options.Steps = None,
     block: options.Block = None,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="Problems at a time.")] = 32,
@@ -77,20 +86,25 @@ def card(
     if text is not None and data is not None:
         raise UsageError("--text and --data are two ways to measure; give one of them")
     from sinklens.evaluation.answering import Answering
+    from sinklens.evaluation.card import cut_text, name_of
 
     answering = Answering(
-        task=task, split=split, data=None if data is None else str(data), length=length, steps=steps, block=block,
-        batch=batch, seed=seed, unsafe=unsafe,
+        task=task, split=split, data=None if data is None else str(data), steps=steps, batch=batch, seed=seed,
+        unsafe=unsafe,
     )  # fmt: skip
     loaded = _load(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
-    chunks = None if text is None else _chunks(loaded, text, count=problems, length=chunk)
-    given = _prompts(answering, chunks, file=prompts, count=traced)
+    answering = replace(answering, **size_of(task, loaded, length=length, block=block))
+    name, chunks = name_of(loaded), None if text is None else cut_text(loaded, text, count=problems, length=chunk)
+    tracing = _tracing(loaded, answering, _prompts(answering, chunks, file=prompts, count=traced))
     plan = CardPlan(
-        model=_name(loaded), answering=answering, text=None if text is None else _text_plan(loaded, text, chunks),
-        units=problems, prompts=len(given), prompts_file=None if prompts is None else Path(prompts).name, tops=tops,
+        model=name, trace=tracing.manifest()["fingerprint"], answering=answering,
+        text=None if text is None else _text_plan(loaded, text, chunks, draws=elbo_draws), units=problems,
+        prompts=len(tracing.prompts), prompts_file=None if prompts is None else Path(prompts).name, tops=tops,
         draws=draws,
     )  # fmt: skip
-    work = _Work(model=loaded, plan=plan, chunks=chunks, prompts=given, folder=to or _fresh(loaded))
+    work = _Work(
+        model=loaded, plan=plan, chunks=chunks, elbo_draws=elbo_draws, tracing=tracing, folder=to or _fresh(name)
+    )
     document = work.do()
     _print(document, work.folder, as_json=json)
 
@@ -102,7 +116,8 @@ class _Work:
     model: Any
     plan: CardPlan
     chunks: Any  # evaluation.card.Chunks; None: problems are answered
-    prompts: Sequence[Any]
+    elbo_draws: int  # masks of a chunk, for a diffusion model
+    tracing: Any  # recording.plan.Plan
     folder: Path
 
     def do(self) -> dict[str, Any]:
@@ -123,20 +138,17 @@ class _Work:
         raise typer.Exit(INTERRUPTED)
 
     def _trace(self) -> None:
-        import sinklens
-        from sinklens.evaluation.answering import sampler_of
         from sinklens.report.card import TRACE
+        from sinklens.run import run_plan
         from sinklens.traces.manifest import MANIFEST
 
-        folder, sampler = self.folder / TRACE, sampler_of(self.model, self.plan.answering)
-        steps = int(getattr(sampler, "steps", None) or self.plan.answering.length)
+        folder, steps = self.folder / TRACE, self.tracing.steps
         with _display("step") as show:
 
             def tell(number: int, samples: int, step: int) -> None:
                 show(step, max(step, steps), f"tracing [{number + 1}/{samples}] ")
 
-            resume, seed = (folder / MANIFEST).exists(), self.plan.answering.seed
-            sinklens.trace(self.model, list(self.prompts), sampler, to=folder, seed=seed, resume=resume, progress=tell)
+            run_plan(self.tracing, to=folder, resume=(folder / MANIFEST).exists(), progress=tell)
 
     def _remove(self) -> None:
         from sinklens.evaluation.card import answer_cells, card_conditions, score_cells
@@ -156,8 +168,9 @@ class _Work:
                 )
             else:
                 score_cells(
-                    self.model, folder, chunks=self.chunks, conditions=conditions, seed=answering.seed, tell=tell
-                )
+                    self.model, folder, chunks=self.chunks, conditions=conditions, seed=answering.seed,
+                    elbo_draws=self.elbo_draws, tell=tell,
+                )  # fmt: skip
 
     def _write(self) -> dict[str, Any]:
         from sinklens.report.card import write_card
@@ -170,17 +183,17 @@ class _Work:
             )
 
 
-def _chunks(model: Any, text: Path, *, count: int, length: int) -> Any:
-    from sinklens.evaluation.card import cut_text
+def _text_plan(model: Any, text: Path, chunks: Any, *, draws: int) -> TextPlan:
+    masks = None if model.spec.causal else draws
+    return TextPlan(name=text.name, sha256=chunks.sha256, chunk=len(chunks.ids[0]), first=chunks.first, draws=masks)
 
-    return cut_text(model, text, count=count, length=length)
 
+def _tracing(model: Any, answering: Any, prompts: list[Any]) -> Any:
+    """The trace to be made, which knows what it would refuse to go on with."""
+    from sinklens.evaluation.answering import sampler_of
+    from sinklens.recording.plan import plan_trace
 
-def _text_plan(model: Any, text: Path, chunks: Any) -> TextPlan:
-    from sinklens.evaluation.card import ELBO_DRAWS
-
-    draws = None if model.spec.causal else ELBO_DRAWS
-    return TextPlan(name=text.name, sha256=chunks.sha256, chunk=len(chunks.ids[0]), first=chunks.first, draws=draws)
+    return plan_trace(model, prompts, sampler_of(model, answering), seed=answering.seed)
 
 
 def _prompts(answering: Any, chunks: Any, *, file: str | None, count: int) -> list[Any]:
@@ -203,16 +216,10 @@ def _load(name: str, *, device: str | None, dtype: str | None, revision: str | N
     return found.load(device=device, dtype=dtype)[0]
 
 
-def _name(model: Any) -> str:
-    from sinklens.evaluation.card import name_of
-
-    return name_of(model)
-
-
-def _fresh(model: Any) -> Path:
+def _fresh(name: str) -> Path:
     from sinklens.cli.output import fresh_folder
 
-    return fresh_folder(f"card-{_name(model)}")
+    return fresh_folder(f"card-{name}")
 
 
 @contextmanager

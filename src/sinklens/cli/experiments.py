@@ -35,7 +35,7 @@ def run_watched(experiment: "Experiment", folder: Path) -> "Ran":
     finally:
         display.close()
     print(
-        f"interrupted: {len(Store(folder).finished())} batches are in {folder}; the same command with --to "
+        f"interrupted: finished batches in {folder}: {len(Store(folder).finished())}; the same command with --to "
         f"{quote(str(folder))} goes on",
         file=sys.stderr,
     )

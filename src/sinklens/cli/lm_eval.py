@@ -25,12 +25,10 @@ def lm_eval(
     """Run lm-evaluation-harness on a model of sinklens: `--model_args pretrained=NAME,mask_top=1 --tasks gsm8k`.
 
     Everything is handed to lm-eval as it stands, with `--model sinklens` unless a model or a config file is named.
-    docs/evaluate.md lists the model arguments. Needs the extra: pip install 'sinklens[eval]'.
+    docs/evaluate.md lists the model arguments. Needs the extra: pip install '.[eval]'.
     """
     if find_spec("lm_eval") is None:
-        raise SinklensError(
-            "lm-evaluation-harness is not installed; install it with the extra: pip install 'sinklens[eval]'"
-        )
+        raise SinklensError("lm-evaluation-harness is not installed; install it with the extra: pip install '.[eval]'")
     from sinklens.cli.interrupts import import_heavy, interrupts_deferred
 
     import_heavy()

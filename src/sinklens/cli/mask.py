@@ -134,7 +134,7 @@ def mask(
 
     wanted = read_data(data or [], read_tasks(task))
     loaded = _load(models, device=device, dtype=dtype)
-    spec = next((model.spec for model in loaded.values() if has_blocks(model)), next(iter(loaded.values())).spec)
+    sized = next((model for model in loaded.values() if has_blocks(model)), next(iter(loaded.values())))
     answerings = [
         Answering(
             task=name,
@@ -144,7 +144,7 @@ def mask(
             batch=batch,
             seed=seed,
             unsafe=unsafe,
-            **size_of(name, spec, length=length, block=block),
+            **size_of(name, sized, length=length, block=block),
         )
         for name, path in wanted.items()
     ]

@@ -6,11 +6,15 @@
                   recomputed), of each model, and the difference of that between the two
 
 The untouched model computes the same with its keys cached or recomputed, so it cancels in a square's differences; it
-stays as the baseline that has to reach the floor. Two families are compared on the problems that both have. The
-interactions of two models on one task share their level by Holm's rule; so do the models of a square, and its pairs.
+stays as the baseline that has to reach the floor. Two families are compared on the problems that both have.
+
+Holm's rule. The interactions of two models on one task share their level; so do the squares of two models on one task,
+over all numbers of keys. Cached less recomputed of one model is a contrast of its family (`contrasts.py`, "keys"): its
+points, p and adjusted p are those of the family, where it shares the level with all others.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
@@ -23,6 +27,7 @@ from sinklens.evaluation.interaction import Interaction, ModelCells, interaction
 from sinklens.evaluation.multiple import holm
 from sinklens.evaluation.outcomes import Outcomes, accuracy
 from sinklens.evaluation.paired import paired_difference
+from sinklens.sinks.resample import Interval
 
 KEYS = ("cached", "recomputed")
 
@@ -73,24 +78,27 @@ def interactions(families: Sequence[Family]) -> list[dict[str, Any]]:
     return found
 
 
-def squares(families: Sequence[Family]) -> list[dict[str, Any]]:
-    """One entry for each task, split and number of keys for which a model has both cached and recomputed keys."""
+def squares(families: Sequence[Family], *, judged: Sequence[Mapping[str, Any]] = ()) -> list[dict[str, Any]]:
+    """One entry for each task, split and number of keys for which a model has both cached and recomputed keys.
+
+    judged: the families' entries of the result, with their `contrasts`. What is not among them has no adjusted p.
+    """
+    contrasts = {(one["model"], one["task"], one["split"]): one["contrasts"] for one in judged}
     found = []
     for task, split in dict.fromkeys((one.task, one.split) for one in families):
         there = [one for one in families if (one.task, one.split) == (task, split) and one.unmasked is not None]
-        tops = {cell.condition.top for one in there for cell in one.cells if cell.condition.choose == "sinks"}
-        for top in sorted(top for top in tops if top is not None):
-            both = [one for one in there if None not in _by_keys(one, top).values()]
-            if not both:
-                continue
+        across = _across_by_top(there)
+        for top in sorted({top for one in there for top in _tops_of_both(one)}):
+            both = [one for one in there if top in _tops_of_both(one)]
+            within = [_within(one, top, contrasts=contrasts.get((one.model, task, split), ())) for one in both]
             found.append(
                 {
                     "task": task,
                     "split": split,
                     "top": top,
                     "corners": [corner for one in both for corner in _corners(one, top)],
-                    "within": _adjusted([_within(one, top) for one in both]),
-                    "across": _adjusted([_across(pair, top) for pair in pairs_of(both)]),
+                    "within": within,
+                    "across": across.get(top, []),
                 }
             )
     return found
@@ -132,6 +140,12 @@ def _by_keys(family: Family, top: int) -> dict[str, Cell | None]:
     return {keys: family.find("sinks", top=top, keys=keys) for keys in KEYS}
 
 
+def _tops_of_both(family: Family) -> list[int]:
+    """Numbers of sinks with cached as well as with recomputed keys."""
+    tops = {cell.condition.top for cell in family.cells if cell.condition.choose == "sinks"}
+    return sorted(top for top in tops if top is not None and None not in _by_keys(family, top).values())
+
+
 def _known(family: Family, top: int) -> Iterator[tuple[str, Cell]]:
     for keys, cell in _by_keys(family, top).items():
         assert cell is not None
@@ -152,7 +166,8 @@ def _corners(family: Family, top: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def _within(family: Family, top: int) -> dict[str, Any]:
+def _within(family: Family, top: int, *, contrasts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """contrasts: those of the family, judged."""
     assert family.unmasked is not None
     (_, cached), (_, recomputed) = _known(family, top)
     unmasked = family.unmasked.outcomes
@@ -160,7 +175,34 @@ def _within(family: Family, top: int) -> dict[str, Any]:
         ModelCells(treated=cached.outcomes, control=unmasked), ModelCells(treated=recomputed.outcomes, control=unmasked)
     )
     told = _told(found, n=len(family.problems), doses=[(cached.dose, recomputed.dose)])
-    return {"model": family.model, "causal": family.causal, **told}
+    known = None if found.refused else _judged(contrasts, cached=cached.name, recomputed=recomputed.name)
+    return {"model": family.model, "causal": family.causal, **told, **(known or {"adjusted_p": None})}
+
+
+def _judged(contrasts: Sequence[Mapping[str, Any]], *, cached: str, recomputed: str) -> dict[str, Any] | None:
+    """Cached less recomputed as the family has it, which may be the other way round; None where it has not."""
+    for one in contrasts:
+        if one["kind"] == "keys" and {one["a"], one["b"]} == {cached, recomputed}:
+            interval = Interval(value=one["value"], low=one["low"], high=one["high"], n=one["n"])
+            points = interval if one["a"] == cached else _turned(interval)
+            return {"points": asdict(points), "p": one["p"], "adjusted_p": one["adjusted_p"]}
+    return None
+
+
+def _turned(interval: Interval) -> Interval:
+    """Of b - a instead of a - b. 0 - x and not -x: no minus in front of 0."""
+    value, low, high = (None if end is None else 0.0 - end for end in (interval.value, interval.high, interval.low))
+    return Interval(value=value, low=low, high=high, n=interval.n)
+
+
+def _across_by_top(families: Sequence[Family]) -> dict[int, list[dict[str, Any]]]:
+    """The pairs of each number of keys; Holm's rule over the numbers of keys of a pair."""
+    found: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for pair in pairs_of(families):
+        tops = sorted(set(_tops_of_both(pair.causal)) & set(_tops_of_both(pair.diffusion)))
+        for top, entry in zip(tops, _adjusted([_across(pair, top) for top in tops]), strict=True):
+            found[top].append(entry)
+    return found
 
 
 def _across(pair: Pair, top: int) -> dict[str, Any]:

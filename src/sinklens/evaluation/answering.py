@@ -104,7 +104,9 @@ class Answering:
 
         The data by their content, wherever they lie.
         """
-        told = {name: value for name, value in self.as_dict().items() if name not in ("batch", "unsafe")}
+        # With a threshold a row waits for its neighbours at the end of a block: its steps and draws depend on them.
+        left_out = ("unsafe",) if self.threshold is not None else ("batch", "unsafe")
+        told = {name: value for name, value in self.as_dict().items() if name not in left_out}
         return told if self.data is None else told | {"data": content_hash(self.data)}
 
     @property

@@ -7,7 +7,7 @@
 
 On text a causal model is scored exactly, token by token behind the first part of a chunk (`perplexity.py`), and a
 diffusion model by its ELBO over the rest of a chunk (`likelihood.py`): nats a token, lower is better, and the two are
-never to be compared. All cells share problems, chunks and masks.
+never to be compared. All cells share problems, chunks and masks; every chunk has masks of its own.
 
 A batch of a cell, or a chunk with all of its cells, is one file; what is there is not done again.
 """
@@ -23,14 +23,14 @@ from typing import Any
 from sinklens.errors import UsageError
 from sinklens.evaluation.answering import Answering, Row
 from sinklens.evaluation.conditions import Condition, mixed_seed
+from sinklens.evaluation.elbo import DRAWS as ELBO_DRAWS
 from sinklens.evaluation.experiment import Experiment, run_experiment
 from sinklens.recording.identity import short_name
 from sinklens.traces.manifest import sync
 
 TOPS = (1, 5, 10)
 DRAWS = 5  # of random keys
-ELBO_DRAWS = 32  # masks of a chunk
-ELBO_BATCH = 32
+ELBO_BATCH = 32  # masks a pass
 Tell = Callable[[int, int, str, float | None], None]  # batches done, of how many, what runs now, seconds left
 
 TEXT_ROW = {
@@ -42,6 +42,7 @@ TEXT_ROW = {
     "draw": "int64",
     "chunk": "int64",
     "nll": "float64",  # nats a token; of a diffusion model, its ELBO with the sign turned
+    "error": "float64",  # Monte-Carlo, of an ELBO, nats a token; null: exact, or one mask
     "dose": "float64",
     "keys_removed": "float64",  # a head and query; null where it was not counted
 }
@@ -121,17 +122,26 @@ def cut_text(model: Any, path: Path, *, count: int, length: int) -> Chunks:
 
 
 def score_cells(
-    model: Any, folder: Path, *, chunks: Chunks, conditions: Sequence[Condition], seed: int = 0, tell: Tell = _silent
+    model: Any,
+    folder: Path,
+    *,
+    chunks: Chunks,
+    conditions: Sequence[Condition],
+    seed: int = 0,
+    elbo_draws: int = ELBO_DRAWS,
+    tell: Tell = _silent,
 ) -> None:
-    """Rows of every chunk in every cell, one file a chunk."""
+    """Rows of every chunk in every cell, one file a chunk. elbo_draws: masks of a chunk, for a diffusion model."""
     files = [folder / "rows" / f"chunk-{number:06d}.parquet" for number in range(len(chunks.ids))]
     todo = [number for number, path in enumerate(files) if not path.exists()]
-    score = _score_causal if model.spec.causal else _score_bound
     began, total = time.monotonic(), len(files) * len(conditions)
     for turn, number in enumerate(todo):
         left = (time.monotonic() - began) / turn * (len(todo) - turn) if turn else None
         rows = []
-        scored = score(model, chunks, number, conditions, seed)
+        if model.spec.causal:
+            scored = _score_causal(model, chunks, number, conditions, seed)
+        else:
+            scored = _score_bound(model, chunks, number, conditions, seed, draws=elbo_draws)
         for index, condition in enumerate(conditions):
             tell((len(files) - len(todo) + turn) * len(conditions) + index, total, condition.label, left)
             rows.append(_text_row(model, condition, number, next(scored)))
@@ -144,17 +154,21 @@ def _score_causal(model: Any, chunks: Chunks, number: int, conditions: Sequence[
     own = mixed_seed(seed, number)  # else all chunks would lose the same random places
     for condition in conditions:
         (found,) = masked_nll(model, [chunks.ids[number]], condition, first=chunks.first, seed=own)
-        yield {"nll": found.nll, "dose": found.dose, "keys_removed": found.keys_removed}
+        yield {"nll": found.nll, "error": None, "dose": found.dose, "keys_removed": found.keys_removed}
 
 
-def _score_bound(model: Any, chunks: Chunks, number: int, conditions: Sequence[Condition], seed: int) -> Iterator[Row]:
+def _score_bound(
+    model: Any, chunks: Chunks, number: int, conditions: Sequence[Condition], seed: int, *, draws: int
+) -> Iterator[Row]:
     from sinklens.evaluation.likelihood import Scorer
 
     ids, first, own = chunks.ids[number], chunks.first, mixed_seed(seed, number)
     for condition in conditions:
-        scorer = Scorer(model=model, condition=condition, batch=ELBO_BATCH, draws=ELBO_DRAWS, seed=own)
+        scorer = Scorer(model=model, condition=condition, batch=ELBO_BATCH, draws=draws, seed=own)
         ((_, found),) = scorer.score([(ids[:first], ids[first:])])
-        yield {"nll": -found.value / (len(ids) - first), "dose": scorer.doses.ratio, "keys_removed": None}
+        error = None if found.error is None else found.error / (len(ids) - first)
+        value = -found.value / (len(ids) - first)
+        yield {"nll": value, "error": error, "dose": scorer.doses.ratio, "keys_removed": None}
 
 
 def _text_row(model: Any, condition: Condition, number: int, scored: Row) -> Row:

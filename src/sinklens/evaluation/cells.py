@@ -18,21 +18,11 @@ import numpy as np
 
 from sinklens.errors import UsageError
 from sinklens.evaluation.conditions import CHOICES, Condition, parse_condition
+from sinklens.evaluation.grid import CHANGED, settings_of
 from sinklens.evaluation.outcomes import Outcomes
 
 MEASURED = ("dose", "keys_removed", "tokens", "steps")  # of a row: averaged over a cell
 COLUMNS = ("model", "causal", "task", "split", "condition", "problem", "right", *MEASURED)
-# What a setting is where a condition leaves it to the family; `keys` follows from the model.
-DEFAULTS: Mapping[str, str | None] = {
-    "act": "mask",
-    "scope": "head",
-    "keys": None,
-    "measure": "before",
-    "source": "previous_step",
-    "rank_by": None,
-    "queries": None,
-    "prefill": "clean",
-}
 Row = Mapping[str, Any]
 CellKey = tuple[str, str, str]  # model, task, name of the cell
 
@@ -66,22 +56,15 @@ class Family:
     answered: Mapping[str, int]  # problems that each cell has, counted or not
     cells: tuple[Cell, ...]
 
-    def setting(self, condition: Condition, name: str) -> str | None:
-        """A setting of a condition, with the family's own choice where it leaves it open."""
-        value: str | None = getattr(condition, name)
-        if value is not None:
-            return value
-        if name == "keys" and self.causal is not None:
-            return "cached" if self.causal else "recomputed"
-        return DEFAULTS[name]
-
-    def settings(self, condition: Condition) -> dict[str, str | None]:
-        return {name: self.setting(condition, name) for name in DEFAULTS}
+    def settings(self, condition: Condition, **changed: str | None) -> dict[str, str | None]:
+        """What the condition does to this model, with nothing left open; changed: as in `settings_of`."""
+        return settings_of(condition, causal=self.causal, **changed)
 
     def find(self, choose: str, *, like: Condition | None = None, **changed: Any) -> Cell | None:
-        """The cell that chooses keys so, with the settings of `like` (None: the defaults) apart from those named."""
+        """The cell that chooses keys so, with the settings of `like` (None: the family's own) apart from those named;
+        a setting named None is left to the family."""
         start = like if like is not None else Condition()
-        wanted = self.settings(start) | {name: value for name, value in changed.items() if name in DEFAULTS}
+        wanted = self.settings(start, **{name: value for name, value in changed.items() if name in CHANGED})
         top, epsilon = (changed.get(name, getattr(start, name)) for name in ("top", "epsilon"))
         for cell in self.cells:
             one = cell.condition

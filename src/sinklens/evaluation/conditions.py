@@ -88,8 +88,8 @@ class Condition:
     def _check_budget(self) -> None:
         if (self.top is None) == (self.epsilon is None):
             raise UsageError(
-                f"top is {self.top!r} and epsilon is {self.epsilon!r}; expected one of them: a number of keys a head "
-                "(top=5), or a threshold in fair shares (epsilon=3)"
+                f"{self.choose!r} with top={self.top} and epsilon={self.epsilon}; expected one of them: keys a head "
+                f"({self.choose}:top=5), or a threshold in fair shares ({self.choose}:epsilon=3)"
             )
         if self.top is not None and (isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 1):
             raise UsageError(f"top is {self.top!r}; expected a whole number, 1 or more (for none: choose='none')")

@@ -4,8 +4,9 @@
     control    sinks  -  each control with the same budget and settings
     act, scope, keys, ...   sinks with one setting changed  -  sinks with the family's own choice of it
 
-Primary, and apart from all others: five sinks less five random keys, with the family's own settings; where there are no
-five, the largest number of keys that both have. The rest shares its level by Holm's rule.
+Primary, and apart from all others: the contrast that was declared before the run (grid.py). Until its rows are there,
+with all draws, there is none. Where nothing was declared, it is chosen from the cells by the same rule. The rest shares
+its level by Holm's rule.
 
 Fixed n or watched. Where the run might have stopped early, intervals and p made for a fixed n do not hold. Then the
 interval is the confidence sequence, and p is 1 / the largest wealth so far, which is at most alpha with a chance of at
@@ -15,19 +16,19 @@ Dose. Two cells that both deny something are flagged where their doses differ by
 strength before they differ in kind.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import exp
 from typing import Any
 
-from sinklens.evaluation.cells import DEFAULTS, Cell, Family
+from sinklens.evaluation.cells import Cell, Family
 from sinklens.evaluation.equivalence import MARGIN, judge_equivalence
+from sinklens.evaluation.grid import CHANGED, PRIMARY
 from sinklens.evaluation.multiple import ALPHA, holm
 from sinklens.evaluation.paired import PairedDifference, paired_difference
 from sinklens.evaluation.sequential import compare_sequentially, log_wealth
 from sinklens.sinks.resample import LEVEL
 
-PRIMARY_TOP = 5
 DOSE_TOLERANCE = 0.1  # doses further apart are flagged
 ROUNDING = 1e-9  # of means of doses: .9 and .8 differ by a tenth, not by more
 
@@ -41,14 +42,41 @@ class Contrast:
     b: Cell
 
 
-def primary_of(family: Family) -> Contrast | None:
-    """Sinks less random keys, five of each or the largest number that both have; None without such cells."""
+Declared = Mapping[str, Mapping[str, Mapping[str, Any] | None]]  # by model and task: what grid.declare_primary says
+_NO_PAIR = "no cells of sinks and as many random keys"
+_NO_PROBLEM = "no problem that all cells have"
+
+
+def primary_of(family: Family, declared: Declared | None) -> tuple[Contrast | None, str | None]:
+    """The primary contrast, or why there is none; declared: None where the folder does not say."""
+    if declared is not None:
+        return _declared(family, declared)
     tops = {cell.condition.top for cell in family.cells if cell.condition.top is not None}
-    for top in sorted(tops, key=lambda top: (top != PRIMARY_TOP, -top)):
+    for top in sorted(tops, key=lambda top: (top != PRIMARY, -top)):
         sinks, random = (family.find(choose, top=top) for choose in ("sinks", "random"))
         if sinks is not None and random is not None:
-            return Contrast(kind="control", a=sinks, b=random)
-    return None
+            return Contrast(kind="control", a=sinks, b=random), None
+    return None, _NO_PAIR if family.cells else _NO_PROBLEM
+
+
+def _declared(family: Family, declared: Declared) -> tuple[Contrast | None, str | None]:
+    if family.task not in declared.get(family.model, {}):
+        return None, f"none was declared for {family.model} on {family.task}"
+    contrast = declared[family.model][family.task]
+    if contrast is None:
+        return None, f"none was declared: {_NO_PAIR}"
+    cells = {cell.name: cell for cell in family.cells}
+    a, b, draws = contrast["a"], contrast["b"], contrast["draws"]
+    missing = [name for name in (a, b) if name not in family.answered]
+    if missing:
+        why = f"there are no rows yet of {', '.join(missing)}"
+    elif not cells:
+        why = _NO_PROBLEM
+    elif cells[b].outcomes.draws < draws:
+        why = f"{b} has {cells[b].outcomes.draws} of {draws} draws yet"
+    else:
+        return Contrast(kind="control", a=cells[a], b=cells[b]), None
+    return None, f"declared as {a} - {b}; {why}"
 
 
 def contrasts_of(family: Family) -> list[Contrast]:
@@ -75,13 +103,11 @@ def _controls(family: Family, sinks: Cell) -> list[Cell]:
 
 def _changed_settings(family: Family, cell: Cell) -> list[Contrast]:
     """The cell against those that leave one of its settings to the family."""
-    usual = family.settings(type(cell.condition)())
-    changed = {name for name in DEFAULTS if family.setting(cell.condition, name) != usual[name]}
     found = []
-    for name in (name for name in DEFAULTS if name in changed):
-        other = family.find("sinks", like=cell.condition, **{name: usual[name]})
-        if other is not None:
-            found.append(Contrast(kind=name, a=cell, b=other))
+    for name in CHANGED:
+        if family.settings(cell.condition, **{name: None}) != family.settings(cell.condition):
+            other = family.find("sinks", like=cell.condition, **{name: None})
+            found += [] if other is None else [Contrast(kind=name, a=cell, b=other)]
     return found
 
 

@@ -4,8 +4,9 @@
         for each model, task, condition   one file each (store.py); what is there is skipped
         stop early?                       only between whole batches of problems, so that all cells share their number
 
-The primary contrast of a model and task is accuracy(sinks, k) - accuracy(random, k), k = 5 or, without it, the largest.
-Stopping early watches these contrasts alone (sequential.py), and stops when every one of them is decided.
+The primary contrast of a model and task is accuracy(sinks, k) - accuracy(random, k), k = 5 or, without it, the largest;
+experiment.json declares it. Stopping early watches these contrasts alone (sequential.py), and stops when every one of
+them is decided.
 """
 
 import json
@@ -21,9 +22,9 @@ from sinklens.errors import UsageError
 from sinklens.evaluation.answering import Answering, answer_batch, by_length, graded, problems, sampler_of
 from sinklens.evaluation.conditions import Condition
 from sinklens.evaluation.greedy import has_blocks
-from sinklens.evaluation.grid import primary_cells
+from sinklens.evaluation.grid import declare_primary, primary_cells
 from sinklens.evaluation.pace import Pace, Progress
-from sinklens.evaluation.store import Batch, Store
+from sinklens.evaluation.store import Batch, Store, spans
 from sinklens.interventions.flow import shares
 from sinklens.recording.identity import describe_model, describe_versions
 from sinklens.tasks.item import Item
@@ -70,7 +71,17 @@ class Experiment:
                 _check(model, condition, self.answerings)
         if self.stop_early:
             for name in self.models:
-                _refuse_without_primary(name, self.cells[name])
+                self._refuse_without_primary(name)
+
+    def primary(self, model: str) -> tuple[Condition, list[Condition]]:
+        """The sinks and the random draws that a model's primary contrast compares, on every task."""
+        return primary_cells(self.cells[model], causal=bool(self.models[model].spec.causal))
+
+    def _refuse_without_primary(self, model: str) -> None:
+        try:
+            self.primary(model)
+        except UsageError as error:
+            raise UsageError(f"{model}: stopping early watches a contrast, but {error}") from None
 
     @property
     def decisive(self) -> dict[str, Any]:
@@ -94,11 +105,14 @@ class Experiment:
             name: {"source": spec.source, "family": spec.family, "causal": spec.causal, "layers": spec.layers}
             for name, spec in specs.items()
         }
+        declared = {name: declare_primary(self.cells[name], causal=bool(spec.causal)) for name, spec in specs.items()}
         return {
             "fingerprint": sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest(),
             "problems": self.problems,
             "batch": max(answering.batch for answering in self.answerings),
             "stop_early": self.stop_early,
+            "primary": {name: {one.task: contrast for one in self.answerings} for name, contrast in declared.items()},
+            "watched": len(self.models) * len(self.answerings) if self.stop_early else None,  # primary contrasts
             "models": told,
             "command": self.command,
             "versions": describe_versions(),
@@ -108,38 +122,25 @@ class Experiment:
 
 
 def run_experiment(experiment: Experiment, folder: Path, *, progress: Callable[[Progress], None] | None = None) -> Ran:
-    """Answer every batch that is not in the folder yet."""
-    store, items = Store(folder), _items(experiment)
+    """Answer every batch that is not in the folder yet.
+
+    A folder that holds more problems than are asked for keeps them: batches that were begun there stay whole.
+    """
+    store, items = Store(folder), _items(experiment, experiment.problems)
     with store.claimed(experiment.document()):
+        there = max((stop for _, stop in store.spans()), default=0)
+        if there > experiment.problems:
+            items = _items(experiment, there)
         return _Run(experiment, store, items, tell=progress or (lambda _: None)).all()
 
 
-def _items(experiment: Experiment) -> dict[str, list[Item]]:
-    """The problems of every task; a task may have fewer than were asked for."""
-    items = {one.task: problems(one, experiment.problems) for one in experiment.answerings}
+def _items(experiment: Experiment, count: int) -> dict[str, list[Item]]:
+    """The problems of every task; a task may have fewer than `count`."""
+    items = {one.task: problems(one, count) for one in experiment.answerings}
     for name, some in items.items():
         if not some:
             raise UsageError(f"{name} has no problems here; choose another split")
     return items
-
-
-def spans(known: Sequence[tuple[int, int]], *, count: int, batch: int) -> list[tuple[int, int]]:
-    """Problems 0 to count - 1 in batches: as they were taken before, and what is left anew.
-
-    Where a task has ended, its last batch is shorter than that of the others, and theirs counts.
-
-    >>> spans([(0, 4), (0, 3)], count=10, batch=3)
-    [(0, 4), (4, 7), (7, 10)]
-    """
-    found: list[tuple[int, int]] = []
-    at = 0
-    before = sorted((span for span in known if span[0] < count), key=lambda span: (span[0], -span[1]))
-    for start, stop in [*before, (count, count)]:
-        found += [(first, min(first + batch, start)) for first in range(at, start, batch)]
-        if at <= start < stop:
-            found.append((start, stop))
-        at = max(at, stop)
-    return found
 
 
 class _Run:
@@ -149,9 +150,8 @@ class _Run:
         self, experiment: Experiment, store: Store, items: Mapping[str, list[Item]], *, tell: Callable[[Progress], None]
     ) -> None:
         self.experiment, self.store, self.items, self.tell = experiment, store, items, tell
-        largest = max(map(len, self.items.values()))
         batch = min(answering.batch for answering in experiment.answerings)
-        self.spans = spans(store.spans(), count=min(experiment.problems, largest), batch=batch)
+        self.spans = spans(store.spans(), count=max(map(len, self.items.values())), batch=batch)
         self.finished, self.pace, self.answered = store.finished(), Pace(), 0
 
     def all(self) -> Ran:
@@ -221,20 +221,13 @@ class _Run:
         rows = self.store.read("rows", ["model", "task", "condition", "problem", "right"]).to_pylist()
         right = {(row["model"], row["task"], row["condition"], row["problem"]): row["right"] for row in rows}
         for model, task in contrasts:
-            sinks, draws = primary_cells(self.experiment.cells[model])
+            sinks, draws = self.experiment.primary(model)
             answered = sorted(key[3] for key in right if key[:3] == (model, task, str(sinks)) and key[3] < stop)
             a = [right[model, task, str(sinks), problem] for problem in answered]
             b = [[right[model, task, str(draw), problem] for draw in draws] for problem in answered]
             if compare_sequentially(a, b, contrasts=len(contrasts)).stopped_at is None:
                 return False
         return True
-
-
-def _refuse_without_primary(name: str, cells: Sequence[Condition]) -> None:
-    try:
-        primary_cells(cells)
-    except UsageError as error:
-        raise UsageError(f"{name}: stopping early watches a contrast, but {error}") from None
 
 
 def _check(model: Any, condition: Condition, answerings: Sequence[Answering]) -> None:

@@ -1,12 +1,15 @@
 """How likely a model finds a text behind a context: exactly for a causal model, as an ELBO for a diffusion model.
 
-    causal      sum over tokens i of log p(token i | context, tokens before i), one pass
-    diffusion   elbo.py: a lower bound by random masks, with its own error; never to be set beside the first
+    exact       causal, unmasked: sum over tokens i of log p(token i | context, tokens before i), one pass
+    whole_text  causal, under a mask: the same sum, where the keys denied were chosen by the whole text
+    elbo        diffusion: elbo.py, a lower bound by random masks, with its own error; never to be set beside the others
 
 Under a condition there is no step before from which sinks could be known. They are ranked in a pass over the same
 input in which nothing is masked (source="same_input"), by what they receive from all its queries, and denied to all of
-them: a causal model has no newest token here. Random controls draw by the tokens of the row, so that a text has the
-same draws in every batch.
+them: a causal model has no newest token and no cache here, so that all keys and values are recomputed under the mask.
+Later tokens so decide which keys earlier ones are denied. The chain rule does not hold then: log p(a b) is not log p(a)
++ log p(b | a), each ranked on its own text. Random controls draw by the tokens of the row, so that a text has the same
+draws in every batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,15 +32,21 @@ from sinklens.sampling.special_ids import fill_id
 
 Pair = tuple[Sequence[int], Sequence[int]]  # ids of a context and of what follows it, neither empty
 NEED_STEPS = ("stale", "first")  # choices that look back on earlier steps of a generation
+# What a causal model does in a generation and not in one pass, and why not.
+NOT_CAUSAL = (
+    ("keys", "cached", "keys and values of the whole text are recomputed under the mask"),
+    ("queries", "generated", "no token is generated, and nobody would be denied anything"),
+    ("queries", "last", "no query is newer than the others, and all are denied the keys"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Likelihood:
-    """log p(continuation | context) in nats: exact, or a lower bound with its Monte-Carlo error."""
+    """log p(continuation | context) in nats: exact, under a mask, or a lower bound with its Monte-Carlo error."""
 
     value: float
     greedy: bool  # greedy decoding would have written it
-    error: float | None = None  # standard error of an ELBO; None: exact, or a single draw
+    error: float | None = None  # standard error of an ELBO; None: no ELBO, or a single draw
 
 
 @dataclass(kw_only=True)
@@ -58,7 +67,7 @@ class DoseSum:
         return self.removed / self.largest if self.largest else None
 
 
-def in_one_pass(condition: Condition) -> Condition:
+def in_one_pass(condition: Condition, *, causal: bool) -> Condition:
     """The condition as it holds where nothing is generated: ranked on the same input, from the first pass on."""
     if condition.choose == "none":
         return condition
@@ -74,7 +83,16 @@ def in_one_pass(condition: Condition) -> Condition:
                 f"masked in it; leave {name} out"
             )
     source, rank_by = condition.source or "same_input", condition.rank_by or "received"
-    return replace(condition, source=source, rank_by=rank_by, prefill="masked")
+    held = replace(condition, source=source, rank_by=rank_by, prefill="masked")
+    if not causal:
+        return held
+    for name, refused, why in NOT_CAUSAL:
+        if getattr(condition, name) == refused:
+            raise UsageError(
+                f"{name}={refused} in condition {str(condition)!r}: in the likelihood of a causal model {why}; leave "
+                f"{name} out"
+            )
+    return replace(held, queries=condition.queries or "all", keys="recomputed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,18 +110,41 @@ class Scorer:
         for name in ("batch", "draws"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; expected at least 1")
-        in_one_pass(self.condition)
+        in_one_pass(self.condition, causal=bool(self.model.spec.causal))
 
     @property
-    def exact(self) -> bool:
-        return bool(self.model.spec.causal)
+    def held(self) -> Condition:
+        """The condition as it holds here."""
+        return in_one_pass(self.condition, causal=bool(self.model.spec.causal))
+
+    @property
+    def kind(self) -> str:
+        """What its values are: "exact", "whole_text" or "elbo"."""
+        if not self.model.spec.causal:
+            return "elbo"
+        return "exact" if self.condition.choose == "none" else "whole_text"
+
+    @property
+    def caveat(self) -> str | None:
+        """What whoever reads its values has to know."""
+        if self.kind == "elbo":
+            return (
+                f"the likelihoods of this diffusion model are ELBOs of {self.draws} draws: lower bounds, not to be set "
+                "beside the likelihood or perplexity of an autoregressive model"
+            )
+        if self.kind == "whole_text":
+            return (
+                f"under the mask {self.condition} keys are ranked on the whole text and recomputed: the likelihoods "
+                "are not exact, and the chain rule does not hold"
+            )
+        return None
 
     def score(self, pairs: Sequence[Pair]) -> Iterator[tuple[int, Likelihood]]:
         """The number of a pair and its likelihood, as soon as it is known; long ones come first."""
         for number, (context, continuation) in enumerate(pairs):
             if not context or not continuation:
                 raise UsageError(f"pair {number} has an empty part; expected ids on both sides, bos for no context")
-        if self.exact:
+        if self.model.spec.causal:
             yield from self._score_causal(pairs)
             return
         for number in sorted(range(len(pairs)), key=lambda number: -sum(map(len, pairs[number]))):
@@ -179,7 +220,7 @@ class Scorer:
         """The condition over one pass; the draws of a row follow from its ids."""
         real = torch.ones_like(ids) if padding is None else padding
         drawn = [mixed_seed(*row[mask.bool()].tolist()) for row, mask in zip(ids, real, strict=True)]
-        intervention = in_one_pass(self.condition).intervention(seed=self.seed, problems=drawn)
+        intervention = self.held.intervention(seed=self.seed, problems=drawn)
         if intervention is None:
             yield
             return

@@ -1,7 +1,8 @@
 """sinklens as a model of lm-evaluation-harness (the extra `eval`): `--model sinklens --model_args pretrained=NAME`.
 
     generate_until          the family's sampler, in batches of similar length, ended by the task's stop strings
-    loglikelihood           causal models: exact. Diffusion models: the ELBO of elbo.py, named so in log and results
+    loglikelihood           causal models: exact, or under a mask ranked on the whole text (likelihood.py). Diffusion
+                            models: the ELBO of elbo.py. Log and results name which
     loglikelihood_rolling   the same over a whole text, in windows of the model's length
 
 Under a mask (mask=sinks:top=5) generation denies the sinks of the step before, a likelihood those of the same input.
@@ -147,7 +148,7 @@ class SinklensLM(TemplateLM):  # type: ignore[misc,unused-ignore]
     ) -> list[tuple[float, bool]]:
         scorer, found = self._scorer(), {}
         pairs = [self._fit(context, continuation) for _, context, continuation in requests]
-        kind = "loglikelihood" if scorer.exact else f"elbo, {scorer.draws} draws"
+        kind = f"elbo, {scorer.draws} draws" if scorer.kind == "elbo" else "loglikelihood"
         with tqdm(total=len(pairs), desc=f"sinklens: {kind}", disable=disable_tqdm) as bar:
             for number, one in scorer.score(pairs):
                 found[number] = (one.value, one.greedy)
@@ -164,12 +165,8 @@ class SinklensLM(TemplateLM):  # type: ignore[misc,unused-ignore]
             self.scorer = Scorer(
                 model=self.model, condition=self.condition, batch=self.batch_size, draws=draws, seed=seed
             )
-            if not self.scorer.exact:
-                log.warning(
-                    "the likelihoods of this diffusion model are ELBOs of %d draws: lower bounds, not to be set beside "
-                    "the likelihood or perplexity of an autoregressive model",
-                    draws,
-                )
+            if self.scorer.caveat is not None:
+                log.warning("%s", self.scorer.caveat)
         return self.scorer
 
     def _fit(self, context: list[int], continuation: list[int]) -> tuple[list[int], list[int]]:
@@ -239,9 +236,10 @@ class SinklensLM(TemplateLM):  # type: ignore[misc,unused-ignore]
             "generation_dose": self.writer.doses.ratio,
         }
         if scorer is not None:
-            info["likelihood"] = "exact" if scorer.exact else "elbo"
+            info["likelihood"] = scorer.kind
+            info["likelihood_mask"] = str(scorer.held)
             info["likelihood_dose"] = scorer.doses.ratio
-        if scorer is not None and not scorer.exact:
+        if scorer is not None and scorer.kind == "elbo":
             info["elbo_draws"] = scorer.draws
             info["elbo_mean_error"] = fmean(self._errors) if self._errors else None
         return info

@@ -5,11 +5,22 @@
 Problems differ far more among themselves than a problem does between two cells, so the pairs are kept: intervals draw
 whole problems (`outcomes.py`), and the test asks about d.
 
-The test. Where a and b do the same, d is as likely to be x as -x. Of all ways to flip the signs of the d that are not
-0, p is the share whose sum is at least as far from 0 as the one that came out: exact, by counting sums and not by
-drawing flips. With one draw in each cell d is -1, 0 or 1, and this is McNemar's exact test,
+The test. With as many draws in a as in b, and the two alike, d is as likely to be x as -x. Of all ways to flip the
+signs of the d that are not 0, p is the share whose sum is at least as far from 0 as the one that came out: exact, by
+counting sums and not by drawing flips. With one draw in each cell d is -1, 0 or 1, and this is McNemar's exact test,
 
     p = min(1, 2 P(Bin(gained + lost, 1/2) <= min(gained, lost)))
+
+One draw against D > 1 is not symmetric: where most answers are right, d is seldom -1 and often 1/D. Two hypotheses are
+then tested, and p is the larger of the two:
+
+    one more draw   the single answer is one of D + 1 alike. With s of them right it is right with chance s / (D + 1),
+                    separately for each problem; the number of right single answers has a Poisson-binomial
+                    distribution, and p is the chance of all numbers no likelier than the one that came out: exact
+    sign flips      equal accuracy, though on other problems; close where many problems differ
+
+Neither p will do alone. Flips reject too often near 0 and near 1. One more draw also rejects where the accuracies are
+equal, and the single cell merely gets other problems right than the D draws do.
 """
 
 from dataclasses import dataclass
@@ -22,7 +33,9 @@ from jaxtyping import Float, Int
 from sinklens.evaluation.outcomes import DRAWS, Outcomes, percentile_interval, read_cells, resample
 from sinklens.sinks.resample import Interval
 
+Test = Literal["mcnemar", "sign flips", "one more draw and sign flips"]
 NARROW = 0.90  # the level whose two ends are one-sided tests at 5 % each
+ROUNDING = 1e-9  # of chances, relative: those that differ by less are equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +46,8 @@ class PairedDifference:
     interval_90: Interval  # 90 %: what an equivalence is judged by
     gained: float  # problems that a gets right and b does not; with several draws, the sum of the d above 0
     lost: float  # the reverse
-    p: float  # two-sided, exact
-    test: Literal["mcnemar", "sign flips"]
+    p: float  # two-sided
+    test: Test
     n: int  # problems
     draws_a: int  # of each problem
     draws_b: int
@@ -61,7 +74,7 @@ def paired_difference(
     cell_a, cell_b = read_cells(a=a, b=b)
     weights, unit = whole_weights(cell_a, cell_b)
     steps = np.stack([cell_a.right, cell_b.right], axis=1) @ weights
-    n, single = cell_a.n, cell_a.draws == cell_b.draws == 1
+    n, (test, p) = cell_a.n, _tested(cell_a, cell_b, steps)
     value = int(steps.sum()) / (n * unit)
     spread = resample([cell_a, cell_b], draws=draws, seed=seed, within=resample_draws) @ weights / (n * unit)
     return PairedDifference(
@@ -69,12 +82,22 @@ def paired_difference(
         interval_90=percentile_interval(value, spread, n=n, level=NARROW),
         gained=int(steps[steps > 0].sum()) / unit,
         lost=int(-steps[steps < 0].sum()) / unit,
-        p=sign_flip_p(steps),
-        test="mcnemar" if single else "sign flips",
+        p=p,
+        test=test,
         n=n,
         draws_a=cell_a.draws,
         draws_b=cell_b.draws,
     )
+
+
+def _tested(a: Outcomes, b: Outcomes, steps: Int[np.ndarray, " problem"]) -> tuple[Test, float]:
+    fewer, more = sorted((a, b), key=lambda cell: cell.draws)
+    flipped = sign_flip_p(steps)
+    if more.draws == 1:
+        return "mcnemar", flipped
+    if fewer.draws > 1:
+        return "sign flips", flipped
+    return "one more draw and sign flips", max(flipped, one_more_draw_p(fewer.right, more.right, draws=more.draws))
 
 
 def whole_weights(a: Outcomes, b: Outcomes) -> tuple[Int[np.ndarray, " 2"], int]:
@@ -105,3 +128,20 @@ def sign_flip_p(values: Int[np.ndarray, " problem"]) -> float:
         chances = wider
     totals = np.arange(len(chances)) - len(chances) // 2
     return min(1.0, float(chances[np.abs(totals) >= abs(int(values.sum()))].sum()))
+
+
+def one_more_draw_p(single: Int[np.ndarray, " problem"], right: Int[np.ndarray, " problem"], *, draws: int) -> float:
+    """Chance of a number of right single answers no likelier than this one, if each is one of draws + 1 alike.
+
+    single: 0 or 1; right: of so many draws. Problems with equally many right of the draws + 1 are alike: the number of
+    right single answers among c of them is Bin(c, s / (draws + 1)), and the numbers of all kinds add up.
+
+    >>> one_more_draw_p(np.array([0, 0]), np.array([2, 2]), draws=2)  # 1/3 of being wrong, twice
+    0.1111111111111111
+    """
+    from scipy.stats import binom
+
+    chances: Float[np.ndarray, " number"] = np.ones(1)  # of 0, 1, ... right single answers
+    for together, count in zip(*np.unique(single + right, return_counts=True), strict=True):
+        chances = np.convolve(chances, binom.pmf(np.arange(count + 1), count, together / (draws + 1)))
+    return min(1.0, float(chances[chances <= chances[int(single.sum())] * (1 + ROUNDING)].sum()))

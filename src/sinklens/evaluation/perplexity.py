@@ -131,7 +131,8 @@ def _stands(condition: Condition, ranked: str) -> bool:
 
 def runs_at_once(condition: Condition, ranked: str) -> bool:
     """Whether one forward after the prompt gives what one token at a time gives (forced.py)."""
-    if condition.act == "mean":
+    newest_alone = condition.queries == "last" and condition.recomputes()  # a query sees all once it is not the newest
+    if condition.act == "mean" or newest_alone or condition.prefill not in (None, "clean"):
         return False
     if _stands(condition, ranked):
         return True

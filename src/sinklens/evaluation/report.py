@@ -21,7 +21,14 @@ from sinklens.errors import UsageError
 from sinklens.evaluation.across import interactions, squares
 from sinklens.evaluation.cells import Cell, CellKey, Family, cell_name, read_families, read_flows
 from sinklens.evaluation.conditions import parse_condition
-from sinklens.evaluation.contrasts import DOSE_TOLERANCE, contrasts_of, dose_differs, judge_contrasts, primary_of
+from sinklens.evaluation.contrasts import (
+    DOSE_TOLERANCE,
+    Contrast,
+    contrasts_of,
+    dose_differs,
+    judge_contrasts,
+    primary_of,
+)
 from sinklens.evaluation.equivalence import MARGIN
 from sinklens.evaluation.interaction import FLOOR
 from sinklens.evaluation.outcomes import accuracy, percentile_interval, resample
@@ -35,9 +42,14 @@ def summarise(folder: Path) -> dict[str, Any]:
     """The result of the experiment in a folder, finished or not."""
     experiment = read_experiment(folder)
     families = read_families(folder)
-    primaries = [primary_of(family) for family in families]
-    stops = bool(experiment and experiment.get("stop_early"))
-    watched = sum(primary is not None for primary in primaries) if stops else None
+    told = experiment or {}
+    primaries = [primary_of(family, told.get("primary")) for family in families]
+    watched = None
+    if told.get("stop_early"):  # what was declared counts, whether its rows are there or not
+        watched = told.get("watched") or sum(contrast is not None for contrast, _ in primaries)
+    judged = [
+        _family(family, primary=primary, watched=watched) for family, primary in zip(families, primaries, strict=True)
+    ]
     return {
         "experiment": experiment,
         "rules": {
@@ -47,12 +59,9 @@ def summarise(folder: Path) -> dict[str, Any]:
             "floor": FLOOR,
             "watched": watched,  # primary contrasts watched to stop early; null: the number of problems was fixed
         },
-        "families": [
-            _family(family, primary=primary, watched=watched)
-            for family, primary in zip(families, primaries, strict=True)
-        ],
+        "families": judged,
         "interactions": interactions(families),
-        "squares": squares(families),
+        "squares": squares(families, judged=judged),
         "flows": _flows(folder),
     }
 
@@ -71,8 +80,9 @@ def read_experiment(folder: Path) -> dict[str, Any] | None:
     return found
 
 
-def _family(family: Family, *, primary: Any, watched: int | None) -> dict[str, Any]:
-    first, others = judge_contrasts(contrasts_of(family), primary=primary, watched=watched)
+def _family(family: Family, *, primary: tuple[Contrast | None, str | None], watched: int | None) -> dict[str, Any]:
+    contrast, why_not = primary
+    first, others = judge_contrasts(contrasts_of(family), primary=contrast, watched=watched)
     n = len(family.problems)
     return {
         "model": family.model,
@@ -83,6 +93,7 @@ def _family(family: Family, *, primary: Any, watched: int | None) -> dict[str, A
         "left_out": {name: answered - n for name, answered in family.answered.items() if answered > n},
         "cells": [_cell(family, cell) for cell in family.cells],
         "primary": first,
+        "no_primary": why_not,  # null: there is one
         "contrasts": others,
     }
 

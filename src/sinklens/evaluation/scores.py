@@ -10,6 +10,7 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
+from sinklens.errors import UsageError
 from sinklens.evaluation.conditions import parse_condition
 from sinklens.sinks.intervals import wilson
 
@@ -33,6 +34,13 @@ def scores(rows: Iterable[Row], timings: Iterable[Row] = ()) -> list[dict[str, A
 
 def _entry(key: tuple[str, ...], rows: Sequence[Row], timings: Sequence[Row]) -> dict[str, Any]:
     model, task, split, condition = key
+    problems = [row["problem"] for row in rows]
+    if len(set(problems)) < len(problems):
+        twice = next(problem for problem in problems if problems.count(problem) > 1)
+        raise UsageError(
+            f"problem {twice} of {model}, {task}, {split} stands twice under {condition!r}; expected one row: keep the "
+            "rows of one experiment in a folder"
+        )
     grades = [json.loads(row["grades"]) for row in rows]
     timed = sum(one["problems"] for one in timings)
     return {

@@ -75,6 +75,25 @@ class Batch:
         return {**told, "start": self.start, "problems": self.stop - self.start}
 
 
+def spans(known: Sequence[tuple[int, int]], *, count: int, batch: int) -> list[tuple[int, int]]:
+    """Problems 0 to count - 1 in batches: as they were taken before, and what is left anew.
+
+    Where a task has ended, its last batch is shorter than that of the others, and theirs counts.
+
+    >>> spans([(0, 4), (0, 3)], count=10, batch=3)
+    [(0, 4), (4, 7), (7, 10)]
+    """
+    found: list[tuple[int, int]] = []
+    at = 0
+    before = sorted((span for span in known if span[0] < count), key=lambda span: (span[0], -span[1]))
+    for start, stop in [*before, (count, count)]:
+        found += [(first, min(first + batch, start)) for first in range(at, start, batch)]
+        if at <= start < stop:
+            found.append((start, stop))
+        at = max(at, stop)
+    return found
+
+
 class Store:
     """Reads and writes the folder of an experiment."""
 

@@ -6,6 +6,10 @@ random keys; the same sinks with their value set to zero, or to the mean. All ce
 
     cost = accuracy(unmasked) - accuracy(cell), or nll(cell) - nll(unmasked), paired by unit; above 0: it hurts
 
+An ELBO has a Monte-Carlo error too, from the random masks of a chunk. Every chunk has its own masks, so the spread over
+chunks, and with it every interval, holds that error already; `error` says how much of a cell's uncertainty is due to
+it. Cells share the masks of a chunk, so most of it is absent from a cost.
+
 The reading compares what is lost when the value alone goes (weights stay) with what is lost when the key goes. A cost
 is shown if its 95 % interval lies above 0; it is small beside another if its upper end is below half of that one:
 
@@ -63,8 +67,12 @@ def summarise_cells(rows: Sequence[Mapping[str, Any]], measure: Measure) -> dict
     scores = _scores(rows, measure)
     if UNMASKED not in scores:
         raise UsageError("the rows have no unmasked cell; nothing can be compared with it: measure it too")
-    doses = _means(rows, "dose"), _means(rows, "keys_removed")
-    cells = [_cell(key, scores, measure, doses) for key in sorted(scores, key=_order)]
+    known = {
+        "dose": _means(rows, "dose"),
+        "keys_removed": _means(rows, "keys_removed"),
+        "error": _errors(rows, measure),
+    }
+    cells = [_cell(key, scores, measure, known) for key in sorted(scores, key=_order)]
     return {
         "measure": measure.name,
         "unit": measure.unit,
@@ -116,7 +124,10 @@ def _small(cost: Interval, beside: Interval) -> bool:
 
 
 def _cell(
-    key: Key, scores: Mapping[Key, Float[np.ndarray, "unit draw"]], measure: Measure, doses: Sequence[Mapping[Key, Any]]
+    key: Key,
+    scores: Mapping[Key, Float[np.ndarray, "unit draw"]],
+    measure: Measure,
+    known: Mapping[str, Mapping[Key, float]],  # by column
 ) -> dict[str, Any]:
     choose, top, act = key
     mine = scores[key]
@@ -131,8 +142,7 @@ def _cell(
         "cost": None if key == UNMASKED else _saving(scores[UNMASKED], mine, measure),
         "less_than_mask": _saving(mine, scores[hidden], measure) if choose == "sinks" and act != "mask" else None,
         "more_than_random": _more_than_random(key, scores, measure),
-        "dose": doses[0].get(key),
-        "keys_removed": doses[1].get(key),
+        **{name: by_key.get(key) for name, by_key in known.items()},
     }
 
 
@@ -180,6 +190,22 @@ def _means(rows: Sequence[Mapping[str, Any]], column: str) -> dict[Key, float]:
         if row.get(column) is not None:
             known.setdefault(_key(row), []).append(float(row[column]))
     return {key: float(np.mean(values)) for key, values in known.items()}
+
+
+def _errors(rows: Sequence[Mapping[str, Any]], measure: Measure) -> dict[Key, float]:
+    """The Monte-Carlo error of every cell's mean, where all of its rows know theirs.
+
+    Those of units are independent. Draws of a unit share its masks: their mean has at most the mean of their errors.
+    """
+    found: dict[Key, dict[int, list[float | None]]] = {}
+    for row in rows:
+        found.setdefault(_key(row), {}).setdefault(int(row[measure.unit]), []).append(row.get("error"))
+    told: dict[Key, float] = {}
+    for key, units in found.items():
+        errors = [[error for error in draws if error is not None] for draws in units.values()]
+        if all(len(mine) == len(draws) for mine, draws in zip(errors, units.values(), strict=True)):
+            told[key] = float(np.linalg.norm([np.mean(mine) for mine in errors]) / len(errors))
+    return told
 
 
 def _key(row: Mapping[str, Any]) -> Key:

@@ -40,3 +40,12 @@ def plural(count: int | None, word: str) -> str:
 
 def _points(value: float) -> str:
     return f"{100 * value:.2f}" if 0 < abs(value) < 0.01 else f"{100 * value:.1f}"
+
+
+def by_masks(cost: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Of an ELBO: how many random masks estimate it, and how well. Empty for other measures."""
+    if cost["measure"] != "elbo":
+        return ""
+    errors = [one["error"] for one in cost["cells"]]
+    error = "not known" if None in errors else f"of a cell at most {max(errors):.2g}"
+    return f" by {plural(settings['elbo_draws'], 'random mask')} a chunk, Monte-Carlo error {error}"

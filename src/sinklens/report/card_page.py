@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sinklens.report.card_cells import FEW
-from sinklens.report.card_numbers import numbers, percent, plural, shares
+from sinklens.report.card_numbers import by_masks, numbers, percent, plural, shares
 from sinklens.sinks.tokens import display
 
 LISTED = 3  # classes and tokens in the table of places
@@ -203,7 +203,7 @@ def _measured(card: Entry) -> str:
     cost, said = card["cost"], card["settings"]["measured_on"]
     units = plural(cost["n"], cost["unit"])
     unit = {"accuracy": "costs in points", "nll": "nats a token", "elbo": "nats a token, a bound"}[cost["measure"]]
-    return f"{units} of {said}, the same in all cells; {unit}."
+    return f"{units} of {said}, the same in all cells; {unit}{by_masks(cost, card['settings'])}."
 
 
 def _floor(cost: Entry) -> str:

@@ -1,11 +1,12 @@
 """What a card is to measure, as data: plan.json in its folder, written first.
 
-`decides` holds what decides its numbers; a folder goes on with the same, and refuses another. The number of problems is
-not among it: it may grow. `told` is what the page says of it.
+`decides` holds what decides its numbers, the model's hashes and the traced prompts among it; a folder goes on with the
+same, and refuses another before anything in it changes. The number of problems is not among it: it may grow. `told` is
+what the page says of it.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class CardPlan:
     """The settings of a card."""
 
     model: str
+    trace: Mapping[str, Any]  # what a trace recognises itself by (recording/plan.py)
     answering: Any  # evaluation.answering.Answering; with a text, of the trace alone
     text: TextPlan | None
     units: int  # problems, or chunks
@@ -49,6 +51,8 @@ class CardPlan:
     def document(self) -> dict[str, Any]:
         """plan.json."""
         decides: dict[str, Any] = {"top": list(self.tops), "draws": self.draws, "traced": self.prompts}
+        decides["model"] = {"name": self.model, **self.trace["model"]}
+        decides |= {"device": self.trace["device"], "prompts_sha256": self.trace["prompts"]}
         answering = self.answering.decisive
         if self.text is None:
             decides |= answering
@@ -89,7 +93,7 @@ class CardPlan:
         answering = self.answering
         said: dict[str, Any] = {"task": answering.task, "split": answering.split, "data": answering.data}
         if self.text is not None:
-            said = {"text": self.text.name, "chunk": self.text.chunk}
+            said = {"text": self.text.name, "chunk": self.text.chunk, "elbo-draws": self.text.draws}
         elif answering.data is not None:
             said["data"] = Path(answering.data).name
         said |= {"problems": self.units, "prompts": self.prompts_file, "traced": self.prompts}

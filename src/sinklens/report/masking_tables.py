@@ -150,7 +150,8 @@ def _text_primaries(result: Result) -> list[str]:
         if (one := family["primary"])
     ]
     if not found:
-        return ["No primary contrast: it needs sinks and random keys of the same number."]
+        reasons = dict.fromkeys(family["no_primary"] for family in result["families"])
+        return [f"No primary contrast: {'; '.join(reasons)}."]
     tops = " or ".join(map(str, primary_tops(result)))
     return [f"Primary contrast, {tops} sinks - {tops} random, in points", *aligned(found)]
 

@@ -72,7 +72,7 @@ def _widget(payload: dict[str, Any]) -> Any:
         anywidget, traitlets = import_module("anywidget"), import_module("traitlets")
     except ImportError as error:
         raise SinklensError(
-            "the explorer in a notebook needs anywidget, which is not installed; pip install 'sinklens[notebook]', or "
+            "the explorer in a notebook needs anywidget, which is not installed; pip install '.[notebook]', or "
             "write a page instead: explore(trace, to='page.html')"
         ) from error
     members = {

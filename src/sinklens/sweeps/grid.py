@@ -26,6 +26,7 @@ from sinklens.errors import UsageError
 from sinklens.evaluation.answering import Answering
 from sinklens.evaluation.conditions import Condition, parse_condition
 from sinklens.sweeps.job import Checkpoint, Job
+from sinklens.tasks import BENCHMARKS
 
 AXES = ("models", "tasks", "interventions", "seeds")
 ACCEPTED = (*AXES, "problems", "answering")
@@ -129,7 +130,12 @@ def _answering(value: Any, common: Mapping[str, Any], where: str) -> Answering:
     _refuse_unknown(table, ("task", *SETTINGS), where)
     if "task" not in table:
         raise UsageError(f"{where} names no task; expected task = NAME among its settings")
-    answering: Answering = _made(Answering, {**common, **table}, where)
+    settings = {**common, **table}
+    if settings.get("task") in BENCHMARKS and "length" not in settings:
+        raise UsageError(
+            f"{where}: {settings['task']} has no length; give one: 256 for gsm8k, 512 for humaneval is usual"
+        )
+    answering: Answering = _made(Answering, settings, where)
     return answering
 
 

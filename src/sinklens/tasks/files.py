@@ -30,9 +30,15 @@ def data_path(data: Any, *, task: str, how: str) -> Path:
 
 
 def content_hash(data: str | Path) -> str:
-    """Of the file, or of all data files of the folder: the same data under another path has the same."""
+    """Of the file and the training file beside it, from which examples come, or of all data files of the folder.
+
+    The same data under another path have the same.
+    """
     path = Path(data).expanduser()
-    files = [path] if path.is_file() else sorted(found for end in SUFFIXES for found in path.rglob(f"*{end}"))
+    files = sorted(found for end in SUFFIXES for found in path.rglob(f"*{end}"))
+    if path.is_file():
+        training = find_file(path.parent, split_names("train"))
+        files = [path] if training is None else [path, training]
     digest = sha256()
     for file in files:
         digest.update(sha256(file.read_bytes()).digest())
