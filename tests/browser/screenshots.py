@@ -27,7 +27,7 @@ class Picture:
 PICTURES = (
     Picture(name="readme", page="llada", hash="#step=30&heads=0.1", height=880, whole=False),
     Picture(name="explorer", page="llama-and-dream", hash="#step=20&heads=7.2&b.heads=7.2", width=1440),
-    Picture(name="explorer-one", page="llada", hash="#step=20&heads=0.1", height=860, whole=False, point=78),
+    Picture(name="explorer-one", page="llada", hash="#step=20&heads=0.1", height=860, whole=False, point=73),
     Picture(
         name="explorer-dark",
         page="llada",
