@@ -187,6 +187,7 @@ def test_an_interrupt_keeps_the_rounds_that_are_finished(
     monkeypatch.setattr(demo_parts, "trace_models", lambda *_, **__: [])
     monkeypatch.setattr(demo_parts, "summarise", lambda *_: [])
     monkeypatch.setattr(demo_parts, "draw", lambda *_: [])
+    monkeypatch.setattr(demo_parts, "make_page", lambda *_: None)
     monkeypatch.setattr(demo_tables, "print_summary", lambda *_: None)
     solve = after(2 * MASKS + 4, lambda model, items, sampler: written(items))
     monkeypatch.setattr(demo_workers, "answers", solve)

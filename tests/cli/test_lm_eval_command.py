@@ -27,14 +27,14 @@ def test_without_the_harness_the_extra_is_named(sinklens, monkeypatch: pytest.Mo
     done = sinklens("lm-eval", "--tasks", "gsm8k")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "error: lm-evaluation-harness is not installed; install it with the extra: pip install 'sinklens[eval]'\n"
+        "error: lm-evaluation-harness is not installed; install it with the extra: pip install '.[eval]'\n"
     )
 
 
 @pytest.mark.filterwarnings("default")  # what the harness and its libraries warn of is theirs
 def test_the_harness_runs_our_model_on_local_tasks(sinklens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten problems in writing and ten by likelihood; then a model that is not there, and a task that is not."""
-    pytest.importorskip("lm_eval", reason="needs the extra: pip install 'sinklens[eval]'")
+    pytest.importorskip("lm_eval", reason="needs the extra: pip install '.[eval]'")
     import lm_eval.tasks
 
     without_its_own = partial(lm_eval.tasks.TaskManager, include_defaults=False)  # reading thousands takes seconds

@@ -200,7 +200,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_notebook_without_anywidget_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "anywidget", None)
     with pytest.raises(
-        SinklensError, match=r"needs anywidget.*'sinklens\[notebook\]'.*explore\(trace, to='page\.html'\)"
+        SinklensError, match=r"needs anywidget.*'\.\[notebook\]'.*explore\(trace, to='page\.html'\)"
     ):
         sinklens.explore(hostile_trace())
     assert sinklens.explore(hostile_trace(), to=tmp_path / "page.html") == tmp_path / "page.html"
@@ -225,7 +225,7 @@ def test_exploring_loads_no_torch(tmp_path: Path) -> None:
 
 
 def widget_module() -> Any:
-    return pytest.importorskip("anywidget", reason="needs the extra `notebook`: pip install 'sinklens[notebook]'")
+    return pytest.importorskip("anywidget", reason="needs the extra `notebook`: pip install '.[notebook]'")
 
 
 @pytest.mark.usefixtures("notebook")
