@@ -199,9 +199,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("notebook")
 def test_a_notebook_without_anywidget_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    with pytest.raises(
-        SinklensError, match=r"needs anywidget.*'\.\[notebook\]'.*explore\(trace, to='page\.html'\)"
-    ):
+    with pytest.raises(SinklensError, match=r"needs anywidget.*'\.\[notebook\]'.*explore\(trace, to='page\.html'\)"):
         sinklens.explore(hostile_trace())
     assert sinklens.explore(hostile_trace(), to=tmp_path / "page.html") == tmp_path / "page.html"
 
