@@ -12,7 +12,6 @@ never to be compared. All cells share problems, chunks and masks; every chunk ha
 A batch of a cell, or a chunk with all of its cells, is one file; what is there is not done again.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from sinklens.evaluation.answering import Answering, Row
 from sinklens.evaluation.conditions import Condition, mixed_seed
 from sinklens.evaluation.elbo import DRAWS as ELBO_DRAWS
 from sinklens.evaluation.experiment import Experiment, run_experiment
+from sinklens.evaluation.store import written_whole
 from sinklens.recording.identity import short_name
-from sinklens.traces.manifest import sync
 
 TOPS = (1, 5, 10)
 DRAWS = 5  # of random keys
@@ -182,9 +181,5 @@ def _save(path: Path, rows: Sequence[Row]) -> None:
     import pyarrow.parquet as pq
 
     schema = pa.schema([(column, pa.type_for_alias(kind)) for column, kind in TEXT_ROW.items()])
-    temporary = path.with_name(path.name + ".part")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), temporary, compression="zstd")
-    sync(temporary)
-    os.replace(temporary, path)
-    sync(path.parent)
+    with written_whole(path) as temporary:
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), temporary, compression="zstd")

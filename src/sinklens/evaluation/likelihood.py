@@ -56,6 +56,16 @@ class DoseSum:
     removed: float = 0.0
     largest: float = 0.0
 
+    @contextmanager
+    def of(self, model: Any, intervention: Any | None) -> Iterator[None]:
+        """A pass under an intervention, or under none; what it removed is added at the end."""
+        if intervention is None:
+            yield
+            return
+        with intervene(model, intervention) as lab:
+            yield
+        self.add(lab)
+
     def add(self, lab: Any) -> None:
         for dose in lab.doses:
             if dose.masked and dose.largest > 0:
@@ -220,13 +230,8 @@ class Scorer:
         """The condition over one pass; the draws of a row follow from its ids."""
         real = torch.ones_like(ids) if padding is None else padding
         drawn = [mixed_seed(*row[mask.bool()].tolist()) for row, mask in zip(ids, real, strict=True)]
-        intervention = self.held.intervention(seed=self.seed, problems=drawn)
-        if intervention is None:
+        with self.doses.of(self.model, self.held.intervention(seed=self.seed, problems=drawn)):
             yield
-            return
-        with intervene(self.model, intervention) as lab:
-            yield
-        self.doses.add(lab)
 
 
 def _read_off(logits: Float[Tensor, "position vocab"], continuation: Sequence[int]) -> Likelihood:

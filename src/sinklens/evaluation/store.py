@@ -153,7 +153,7 @@ class Store:
     def write_document(self, name: str, document: Mapping[str, Any]) -> None:
         """A JSON file, whole."""
         text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-        with self._whole(self.folder / name) as temporary:
+        with written_whole(self.folder / name) as temporary:
             temporary.write_text(text, "utf-8")
 
     def finished(self) -> set[str]:
@@ -175,7 +175,7 @@ class Store:
                 continue
             schema = pa.schema([(column, pa.type_for_alias(kind)) for column, kind in TABLES[name].items()])
             table = pa.Table.from_pylist([dict(row) for row in tables[name]], schema=schema)
-            with self._whole(self.folder / name / batch.name) as temporary:
+            with written_whole(self.folder / name / batch.name) as temporary:
                 pq.write_table(table, temporary, compression="zstd")
 
     def read(self, name: str, columns: Sequence[str] | None = None) -> Any:
@@ -189,18 +189,19 @@ class Store:
         tables = [pq.read_table(path, columns=wanted.names, partitioning=None) for path in files]
         return pa.concat_tables(tables) if tables else wanted.empty_table()
 
-    @contextmanager
-    def _whole(self, path: Path) -> Iterator[Path]:
-        """A temporary name to write to, which becomes `path` when all of it is on the disk."""
-        temporary = path.with_name(path.name + PART)
-        try:
-            path.parent.mkdir(exist_ok=True)
-            yield temporary
-            sync(temporary)
-            os.replace(temporary, path)
-            sync(path.parent)
-        except OSError as error:
-            raise _cannot_write(path.parent, error) from error
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A temporary name to write to, which becomes `path` when all of it is on the disk."""
+    temporary = path.with_name(path.name + PART)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, path)
+        sync(path.parent)
+    except OSError as error:
+        raise _cannot_write(path.parent, error) from error
 
 
 def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,6 @@ for later.
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -29,6 +28,7 @@ from sinklens.errors import UsageError
 from sinklens.evaluation.conditions import Condition
 from sinklens.evaluation.forced import read_prompt
 from sinklens.evaluation.perplexity import FIRST, chunk_nll, read_chunks
+from sinklens.evaluation.store import written_whole
 from sinklens.evaluation.text_result import read_rows, write_result
 from sinklens.evaluation.texts import cut_chunks, read_text
 
@@ -160,12 +160,8 @@ def _write(rows: list[dict[str, Any]], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.part")
-    pq.write_table(pa.Table.from_pylist(rows, schema=_schema(path.parent.name)), str(temporary))
-    with temporary.open("rb+") as stream:
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    with written_whole(path) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=_schema(path.parent.name)), temporary)
 
 
 def _claim(to: Path, told: dict[str, Any]) -> None:

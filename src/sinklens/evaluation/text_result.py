@@ -44,12 +44,13 @@ def summarise(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 def write_result(folder: Path) -> Path:
     """result.json, from the rows."""
+    from sinklens.evaluation.store import written_whole
+
     told = json.loads((folder / "experiment.json").read_text("utf-8"))
     path = folder / "result.json"
-    temporary = path.with_name(f"{path.name}.part")
     content = {"experiment": told, "cells": summarise(read_rows(folder))}
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    with written_whole(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return path
 
 

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sinklens.attention.observe import intervene
 from sinklens.evaluation.conditions import Condition, mixed_seed
 from sinklens.evaluation.likelihood import DoseSum
 from sinklens.evaluation.until import cut_at, until_stop
@@ -35,10 +34,5 @@ class Writer:
     def _masked(self, prompts: list[list[int]]) -> Iterator[None]:
         """The draws of a random control follow from the prompt, not from its place in a batch."""
         drawn = [mixed_seed(*prompt) for prompt in prompts]
-        intervention = self.condition.intervention(seed=self.seed, problems=drawn)
-        if intervention is None:
+        with self.doses.of(self.model, self.condition.intervention(seed=self.seed, problems=drawn)):
             yield
-            return
-        with intervene(self.model, intervention) as lab:
-            yield
-        self.doses.add(lab)
