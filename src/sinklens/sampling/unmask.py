@@ -47,9 +47,11 @@ def token_probability(logits: Float[Tensor, "row vocab"], tokens: Int[Tensor, " 
 def select_top(confidence: Float[Tensor, "batch position"], counts: list[int]) -> Bool[Tensor, "batch position"]:
     """The `counts[row]` most confident positions of each row, never one that may not commit."""
     chosen = torch.zeros_like(confidence, dtype=torch.bool)
-    # Row by row, as the originals do: equal confidences then fall the same way.
-    for row, count in enumerate(counts):
-        chosen[row, confidence[row].topk(count).indices] = True
+    # Rows of one count together. Equal confidences fall as in the originals, which go row by row: a row's topk does not
+    # depend on the rows beside it, but on its count it does.
+    for count in set(counts):
+        alike = confidence.new_tensor([row for row, own in enumerate(counts) if own == count], dtype=torch.long)
+        chosen[alike.unsqueeze(1), confidence[alike].topk(count).indices] = True
     return chosen & (confidence > -torch.inf)
 
 
