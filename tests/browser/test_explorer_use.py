@@ -276,6 +276,26 @@ def test_any_address_gives_a_view(opened: Opener, hash: str) -> None:
     assert 0.1 <= float(shown.part("epsilon").input_value()) <= 3
 
 
+@pytest.mark.parametrize(
+    ("hash", "heads", "said"),
+    [
+        ("#heads=9.9", "1.1", "no head 9.9 here · shown: head 1.1"),
+        ("#l=9&h=9", "1.1", "no head 9.9 here · shown: head 1.1"),
+        ("#l=2&h=3", "2.3", "head 2.3"),
+        ("#l=2", "2.*", "mean of 4 heads"),
+        ("#heads=0.2,7.1,9.*", "0.2", "no head 7.1 here, no head 9.* here · shown: head 0.2"),
+    ],
+)
+def test_a_head_that_an_address_names_and_the_page_has_not_is_said(
+    opened: Opener, hash: str, heads: str, said: str
+) -> None:
+    shown = opened("llada", hash=hash)
+    expect(shown.part("heads")).to_have_value(heads)
+    expect(shown.part("selection")).to_have_text(said)
+    shown.part("grid").click(position=shown.cell_of_grid(2, 0))
+    expect(shown.part("selection")).to_have_text("head 2.0")  # what is chosen in the page is there
+
+
 def test_the_table_holds_the_librarys_numbers(opened: Opener, llada: MappedTrace, tmp_path: Path) -> None:
     shown = opened("llada", hash="#heads=1.1,2.0,0.2")
     with shown.saved("csv", tmp_path).open(encoding="utf-8", newline="") as file:

@@ -54,9 +54,14 @@ def test_labels() -> None:
         "sinks:top=5": "5 sinks",
         "random:top=5,draw=3": "5 random",
         "sinks:epsilon=3,keys=cached": "eps 3 sinks, cached",
-        "sinks:top=1,act=zero,scope=layer": "1 sinks, zero value, per layer",
-        "sinks: top=1, scope=model, measure=after": "1 sinks, whole model, measure after",
+        "sinks:top=1,act=zero,scope=layer": "1 sink, zero value, per layer",
+        "sinks: top=1, scope=model, measure=after": "1 sink, whole model, measure after",
         "other_head:top=2": "2 sinks of another head",
+        "other_head:top=1": "1 sink of another head",
+        "stale:top=1": "1 stale sink",
+        "first:top=1": "1 first token",
+        "next:top=1": "1 next ranked",
+        "sinks:epsilon=1": "eps 1 sinks",
     }
     assert {text: parse_condition(text).label for text in labels} == labels
 

@@ -39,5 +39,7 @@ def test_a_preset_is_the_published_sampler(talking_llada) -> None:
     for name in ("llada-8b-base/gsm8k", "llada-8b-instruct/gsm8k/2", "llada-8b-instruct/humaneval"):
         arguments = read_arguments({"pretrained": "x", "preset": name})
         assert build_sampler(model, arguments, asked={}) == find_preset(name).sampler()
+    assert find_preset("GSAI-ML/LLaDA-8B-Instruct/gsm8k/2") == find_preset("llada-8b-instruct/gsm8k/2")
+    assert find_preset("models/LLaDA-1.5/humaneval") == find_preset("llada-1.5/humaneval")
     above = read_arguments({"pretrained": "x", "preset": "llada-8b-base/gsm8k", "length": 64, "block": 64, "steps": 8})
     assert build_sampler(model, above, asked={}) == sl.LLaDASampler(steps=8, length=64, block=64)

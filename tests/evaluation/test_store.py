@@ -82,11 +82,18 @@ def test_a_batch_that_is_cut_short_is_not_there(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(KeyboardInterrupt):
             store.save(FOUR, tables())
     assert store.finished() == set() and store.read("rows").num_rows == 0
-    assert len(list(tmp_path.rglob("*.part"))) == 1
+    (tmp_path / table / f".{FOUR.name}.0123.part").write_bytes(b"PAR1")  # as a killed process leaves it
+    assert store.finished() == set() and store.read(table).num_rows == 0
     with store.claimed(document()):
         assert not list(tmp_path.rglob("*.part"))
         store.save(FOUR, tables())
     assert store.read("rows").num_rows == 4 and store.read("timings").num_rows == 1
+
+
+def test_a_folder_of_a_writer_killed_at_its_first_file_is_still_empty(tmp_path: Path) -> None:
+    (tmp_path / f".{EXPERIMENT}.0123.part").write_text("{")
+    with Store(tmp_path).claimed(document()):
+        assert not list(tmp_path.rglob("*.part"))
 
 
 def test_rows_are_on_the_disk_before_they_have_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +157,7 @@ def test_where_nothing_can_be_written_that_is_said(tmp_path: Path) -> None:
     with pytest.raises(SinklensError, match=message), Store(tmp_path / "file").claimed(document()):
         pass
     (tmp_path / "rows").touch()
-    with pytest.raises(SinklensError, match=r"cannot write to .*rows"):
+    with pytest.raises(SinklensError, match=r"cannot write .*rows"):
         Store(tmp_path).save(FOUR, {"rows": [row()]})
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import sinklens as sl
+from sinklens.cli.checkpoint import describe
 from sinklens.cli.models import list_models
 from sinklens.errors import ModelError, UsageError
 from sinklens.models import catalog, gguf
@@ -81,6 +82,19 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     located = Located(folder=tmp_path, source=NAME, gguf="a.gguf")
     with pytest.raises(ModelError, match=r"transformers cannot load smollm2-135m from a\.gguf"):
         gguf.load_gguf(located, device="cpu", dtype=None, attn_implementation=None)
+
+
+@installed
+def test_its_size_is_read_without_loading_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(gguf, "load_gguf", None)
+    found = describe(NAME)["weights"]
+    assert found["parameters"] == PACKAGED[NAME].parameters and "Q4_1" in found["dtypes"]
+    file = PACKAGED[NAME].file
+    size = (locate(NAME).folder / file).stat().st_size
+    assert 0.9 * size < found["bytes"] < size  # the rest is the head, the vocabulary in it
+    (tmp_path / "a.gguf").write_bytes(b"GGUF and no more")
+    with pytest.raises(ModelError, match=r"the head of a\.gguf of smollm2-135m cannot be read"):
+        gguf.measure_gguf(Located(folder=tmp_path, source=NAME, gguf="a.gguf"))
 
 
 @installed

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 import sinklens as sl
+from sinklens.errors import UsageError
 from sinklens.models.catalog import EMBEDDED, ZOO
 from sinklens.tasks import task
-from sinklens.training.cards import pages
+from sinklens.training.cards import main as write_cards
+from sinklens.training.cards import model_card, pages
 from sinklens.training.evaluate import held_out_rows
 from sinklens.training.measure import answering, autoregressive_sinks, diffusion_sinks, half_written
 from sinklens.training.recipe import read_recipe
@@ -100,6 +102,14 @@ def test_it_solves_problems(name: str) -> None:
 def test_the_cards_are_current() -> None:
     for path, text in pages().items():
         assert path.read_text("utf-8") == text, f"{path.name} is stale: python -m sinklens.training.cards"
+
+
+def test_cards_are_written_of_the_embedded_models_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="unknown embedded model 'runs/mine'; expected one of 'tiny-llama', "):
+        model_card("runs/mine")
+    with pytest.raises(SystemExit, match="2"):
+        write_cards(["runs/mine"])
+    assert "runs/mine: nothing is taken; this writes the cards of tiny-llama, tiny-llada" in capsys.readouterr().err
 
 
 def test_held_out_text_is_long_enough() -> None:

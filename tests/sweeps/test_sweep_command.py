@@ -13,11 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from sinklens.cli import main
+from sinklens.errors import ModelError, UsageError
 from sinklens.evaluation.answering import ROW
-from sinklens.sweeps import local
+from sinklens.sweeps import local, presence
 from sinklens.sweeps.folder import SweepFolder, schema
 from sinklens.sweeps.grid import jobs_of, read_grid
 from sinklens.sweeps.job import Failure, Job, Outcome, Resources, Rows
+from sinklens.sweeps.presence import refuse_missing
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "sweeps.md").read_text("utf-8")
@@ -87,7 +89,7 @@ def test_a_failed_job_makes_the_exit_code_and_is_tried_again(sinklens: Run, fail
     assert "runs/sweep-grid: 3 finished, 1 failed" in done.stdout
     assert "why: runs/sweep-grid/errors; the same command tries them again" in done.stdout
     assert "4 of 4 jobs to run; rows go to runs/sweep-grid" in done.stderr
-    assert "failed: tiny-llama, word_problems, 1 sinks: ModelError: no [weights]" in done.stderr.replace("\n", " ")
+    assert "failed: tiny-llama, word_problems, 1 sink: ModelError: no [weights]" in done.stderr.replace("\n", " ")
     failing.clear()
     again = sinklens("sweep", "grid.toml", "--json")
     assert again.returncode == 0 and states(again) == ["finished"] * 4
@@ -202,3 +204,71 @@ def test_the_page_says_what_there_is() -> None:
         assert f"`{column}`" in PAGE
     for setting in fields(jobs_of(read_grid(ROOT / "examples" / "sweep.toml")[0])[0].answering):
         assert setting.name == "seed" or f"`{setting.name}`" in PAGE
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("tiny-llama", "tiny-lama"),
+            "models: unknown model 'tiny-lama'; expected a checkpoint folder, a hub id such as ",
+        ),
+        (
+            ("tiny-llama", "./mine/model"),
+            "models: no folder ./mine/model; expected a checkpoint folder: check the path",
+        ),
+        (('"tiny-llama"', '{ name = "tiny-llama", revision = "main" }'), "models: revision 'main' is for hub ids"),
+        (('"word_problems"', '{ task = "gsm8k", data = "test.jsonl" }'), "tasks: data of gsm8k is "),
+        (('"word_problems"', '{ task = "gsm8k" }'), "tasks: gsm8k reads its problems from a file and was given none"),
+        (('"word_problems"', '{ task = "gsm8k", data = "one.jsonl", shots = 0 }'), "has 1 problems; 2 are asked for"),
+    ],
+)
+def test_what_is_not_there_is_refused_when_the_grid_is_read(
+    sinklens: Run, failing: list[str], tmp_path: Path, change: tuple[str, str], message: str
+) -> None:
+    (tmp_path / "one.jsonl").write_text(json.dumps({"question": "How many?", "answer": "One.\n#### 1"}) + "\n")
+    (tmp_path / "grid.toml").write_text(TOML.replace(*change))
+    done = sinklens("sweep", "grid.toml")
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith("error: grid.toml: ")
+    assert message in done.stderr and not (tmp_path / "runs").exists()
+    assert sinklens("sweep", "grid.toml", "--list").returncode == 0  # what is there to run can still be seen
+
+
+def test_jobs_that_are_finished_need_their_model_no_more(sinklens: Run, failing: list[str], tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "grid.toml").write_text(TOML.replace("tiny-llama", "./mine"))
+    assert sinklens("sweep", "grid.toml").returncode == 0
+    (tmp_path / "mine").rmdir()
+    again = sinklens("sweep", "grid.toml")
+    assert again.returncode == 0 and "0 of 4 jobs to run" in again.stderr
+
+
+def test_the_disks_of_a_cluster_are_not_looked_at_from_here() -> None:
+    there = {"models": ["/scratch/model"], "tasks": [{"task": "gsm8k", "data": "/scratch/test.jsonl", "length": 8}]}
+    jobs = jobs_of({**there, "problems": 2})
+    refuse_missing(jobs, source="g", base="/", elsewhere=True)
+    with pytest.raises(UsageError, match=r"^g: models: no folder /scratch/model"):
+        refuse_missing(jobs, source="g", base="/")
+    with pytest.raises(UsageError, match=r"^g: models: unknown model 'tiny-lama'"):
+        refuse_missing(jobs_of({**there, "models": ["tiny-lama"], "problems": 2}), source="g", base="/", elsewhere=True)
+
+
+def test_a_model_that_the_hub_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that it cannot be asked about is not."""
+    asked: list[Any] = []
+
+    def answering(error: Exception) -> Callable[..., Any]:
+        def download(hub_id: str, revision: str | None, patterns: list[str]) -> Any:
+            asked.append((hub_id, revision, patterns))
+            raise error
+
+        return download
+
+    jobs = jobs_of({"models": ["some/model"], "tasks": ["word_problems"], "problems": 2})
+    monkeypatch.setattr(presence, "download", answering(UsageError("the hub has no such model")))
+    with pytest.raises(UsageError, match=r"^g: models: the hub has no such model"):
+        refuse_missing(jobs, source="g", base="/")
+    monkeypatch.setattr(presence, "download", answering(ModelError("the hub cannot be reached")))
+    refuse_missing(jobs, source="g", base="/")
+    assert asked == [("some/model", None, ["config.json"])] * 2

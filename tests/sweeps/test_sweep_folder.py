@@ -81,9 +81,9 @@ def test_a_file_that_is_not_whole_has_no_name(folder: SweepFolder, monkeypatch: 
     job = jobs_of(GRID)[0]
     seen = []
 
-    def full(table: Any, file: Any) -> None:
-        file.write(b"PAR1")
-        seen.extend(entry.name for entry in os.scandir(Path(file.name).parent))
+    def full(table: Any, file: Path) -> None:
+        file.write_bytes(b"PAR1")
+        seen.extend(entry.name for entry in os.scandir(file.parent))
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pq, "write_table", full)
@@ -113,7 +113,7 @@ def test_another_grid_is_refused_by_what_differs(folder: SweepFolder) -> None:
     with pytest.raises(UsageError, match=r"1 random, seed 0 and 1 more \(answering.length: 12 there, 13 now\); a grid"):
         folder.claim(changed, jobs_of(changed))
     fewer = {**GRID, "interventions": ["none"]}
-    with pytest.raises(UsageError, match=r"does not have: tiny-llama, word_problems, 1 sinks; .* give another folder"):
+    with pytest.raises(UsageError, match=r"does not have: tiny-llama, word_problems, 1 sink; .* give another folder"):
         folder.claim(fewer, jobs_of(fewer))
     assert read_manifest(folder.path)["grid"] == GRID
 

@@ -228,6 +228,13 @@ def test_presets_are_of_known_models_and_make_samplers() -> None:
     assert presets.published("llada-1.5", "humaneval")[0].sampler().confidence_eos_eot_inf
 
 
+@pytest.mark.parametrize(
+    "name", ["GSAI-ML/LLaDA-8B-Base", "some/folder/LLaDA-8B-Base", "llada-8b-base/", "./llada-8b-base"]
+)
+def test_a_model_is_known_by_its_hub_id_and_by_a_folder_of_its_name(name: str) -> None:
+    assert presets.published(name, "gsm8k") == presets.published("llada-8b-base", "gsm8k")
+
+
 def test_a_model_or_task_without_presets_is_refused() -> None:
     with pytest.raises(
         UsageError, match="unknown model with published settings 'llama'; expected one of 'llada-8b-base'"

@@ -167,7 +167,7 @@ def test_an_exception_leaves_nothing_of_the_sample(tmp_path: Path) -> None:
 
 def test_an_existing_trace_is_not_overwritten(tmp_path: Path) -> None:
     folder = write_trace(tmp_path / "a")
-    with pytest.raises(UsageError, match=r"already holds a trace \(2 of 2 samples, complete\); resume it, or write to"):
+    with pytest.raises(UsageError, match=r"already holds a trace that is complete \(2 of 2 samples\)"):
         TraceWriter.create(folder, manifest(), samples=2)
     (folder / "manifest.json").unlink()
     with pytest.raises(UsageError, match=r"is not empty and holds no trace \(samples\); write to another folder"):

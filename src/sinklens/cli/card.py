@@ -17,6 +17,8 @@ from sinklens.cli.numbers import parse_numbers
 from sinklens.errors import UsageError
 from sinklens.report.card_plan import PLAN, CardPlan, TextPlan, refuse_other
 
+TASK = "word_problems"
+TRIED = 16  # problems, of a task that nobody asked for
 TRACED = 16  # prompts
 CONTEXT = 64  # tokens of a chunk of text that a trace begins with
 WORKERS = 4  # threads at most: more of them wait for each other
@@ -25,7 +27,7 @@ WORKERS = 4  # threads at most: more of them wait for each other
 def card(
     model: options.Model,
     *,
-    task: Annotated[str, typer.Option(metavar="NAME", help="What it is asked to do.")] = "word_problems",
+    task: Annotated[str | None, typer.Option(metavar="NAME", help="What it is asked to do.", show_default=TASK)] = None,
     problems: Annotated[int, typer.Option(min=1, metavar="N", help="Problems, or chunks of text.")] = 64,
     split: Annotated[str, typer.Option(metavar="NAME", help="Which problems of the task.")] = "test",
     data: Annotated[Path | None, typer.Option(metavar="FILE", help="The file of a published task.")] = None,
@@ -89,11 +91,11 @@ def card(
     from sinklens.evaluation.card import cut_text, name_of
 
     answering = Answering(
-        task=task, split=split, data=None if data is None else str(data), steps=steps, batch=batch, seed=seed,
+        task=task or TASK, split=split, data=None if data is None else str(data), steps=steps, batch=batch, seed=seed,
         unsafe=unsafe,
     )  # fmt: skip
     loaded = _load(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
-    answering = replace(answering, **size_of(task, loaded, length=length, block=block))
+    answering = replace(answering, **size_of(answering.task, loaded, length=length, block=block))
     name, chunks = name_of(loaded), None if text is None else cut_text(loaded, text, count=problems, length=chunk)
     tracing = _tracing(loaded, answering, _prompts(answering, chunks, file=prompts, count=traced))
     plan = CardPlan(
@@ -102,9 +104,10 @@ def card(
         prompts=len(tracing.prompts), prompts_file=None if prompts is None else Path(prompts).name, tops=tops,
         draws=draws,
     )  # fmt: skip
-    work = _Work(
-        model=loaded, plan=plan, chunks=chunks, elbo_draws=elbo_draws, tracing=tracing, folder=to or _fresh(name)
-    )
+    folder = to or _fresh(name)
+    if task is None and text is None and not (folder / PLAN).exists():
+        _refuse_without_skill(loaded, answering, name=name, count=min(TRIED, problems))
+    work = _Work(model=loaded, plan=plan, chunks=chunks, elbo_draws=elbo_draws, tracing=tracing, folder=folder)
     document = work.do()
     _print(document, work.folder, as_json=json)
 
@@ -122,7 +125,8 @@ class _Work:
 
     def do(self) -> dict[str, Any]:
         """Trace, remove, write."""
-        from sinklens.cli.output import prepare_folder, write_json
+        from sinklens.cli.output import prepare_folder
+        from sinklens.files import write_json
 
         refuse_other(self.folder, self.plan)
         prepare_folder(self.folder)
@@ -181,6 +185,20 @@ class _Work:
                 workers=min(WORKERS, os.cpu_count() or 1),
                 progress=lambda done, total: show(done, total, "counting "),
             )
+
+
+def _refuse_without_skill(model: Any, answering: Any, *, name: str, count: int) -> None:
+    """Before hours of work: a model that solves nothing untouched cannot show what removing its sinks costs."""
+    from sinklens.evaluation.answering import UNMASKED, answer_problems, problems
+
+    print(f"trying {count} problems of {answering.task}", file=sys.stderr)
+    rows = answer_problems(model, problems(answering, count), UNMASKED, answering)
+    if not any(row["right"] for row in rows):
+        raise UsageError(
+            f"{name} solves none of the first {len(rows)} problems of {answering.task}, so that what removing sinks "
+            f"costs cannot be seen there; give --text FILE to measure how well it predicts a text, another --task, or "
+            f"--task {answering.task} for a card all the same"
+        )
 
 
 def _text_plan(model: Any, text: Path, chunks: Any, *, draws: int) -> TextPlan:
@@ -242,10 +260,11 @@ def _duration(seconds: float) -> str:
 def _print(document: dict[str, Any], folder: Path, *, as_json: bool) -> None:
     from sinklens.cli.output import print_json
     from sinklens.report.card_formats import identity
-    from sinklens.report.card_page import summary
+    from sinklens.report.card_page import summary, warning
 
     if as_json:
         print_json({"to": str(folder), **document})
         return
-    print(f"{identity(document)}\n{summary(document)}")
+    lines = [identity(document), warning(document), summary(document)]
+    print("\n".join(line for line in lines if line))
     print(f"written: {folder / 'card.md'}, card.html, card.png, card.tex, tables/")

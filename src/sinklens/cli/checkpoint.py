@@ -10,14 +10,14 @@ from typing import Any
 from sinklens.cli.interrupts import import_heavy
 from sinklens.cli.samplers import SAMPLERS, sampler_name
 from sinklens.errors import ModelError, UsageError
-from sinklens.models.catalog import DOWNLOADED, EMBEDDED, KNOWN, Located, download, hub_reason, is_hub_id, locate
+from sinklens.models.catalog import DOWNLOADED, Located, download, hub_reason, locate_here
 
 
 def describe(name: str, *, revision: str | None = None) -> dict[str, Any]:
     """The spec, the sampler, the tokenizer and the size of a checkpoint."""
     located, hub_id = _locate_without_weights(name, revision)
     import_heavy()
-    from sinklens.models.gguf import read_fields
+    from sinklens.models.gguf import measure_gguf, read_fields
 
     fields = read_fields(located)
     spec, tokenizer = _read_spec(located, fields)
@@ -28,7 +28,7 @@ def describe(name: str, *, revision: str | None = None) -> dict[str, Any]:
         "sampler": sampler_name(spec.family) if spoken else None,
         "tokenizer": None if tokenizer is None else type(tokenizer).__name__,
         "spec": asdict(spec),
-        "weights": _measure(located.folder, hub_id, revision),
+        "weights": _measure(located.folder, hub_id, revision) if located.gguf is None else measure_gguf(located),
         "pickles": _pickles(located.folder),
     }
 
@@ -47,11 +47,11 @@ def refuse_what_cannot_speak(located: Located, fields: Any) -> None:
 
 def _locate_without_weights(name: str, revision: str | None) -> tuple[Located, str | None]:
     """As `locate`, and the hub id where it is one; of a hub repository only small files are downloaded."""
-    if name not in KNOWN and (name in EMBEDDED or Path(name).expanduser().exists() or not is_hub_id(name)):
-        return locate(name, revision=revision), None
-    hub_id = KNOWN[name].hub_id if name in KNOWN else name
+    found = locate_here(name, revision=revision)
+    if isinstance(found, Located):
+        return found, None
     small = [pattern for pattern in DOWNLOADED if not pattern.endswith(".safetensors")]
-    return download(hub_id, revision, small), hub_id
+    return download(found, revision, small), found
 
 
 def _read_spec(located: Located, fields: Any) -> tuple[Any, Any]:

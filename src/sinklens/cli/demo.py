@@ -175,7 +175,7 @@ def _end(document: dict[str, Any], to: Path, *, seconds: float) -> None:
 
 def _save(document: dict[str, Any], to: Path) -> None:
     from sinklens.cli.demo_folder import RESULT
-    from sinklens.cli.output import write_json
+    from sinklens.files import write_json
 
     with interrupts_deferred():
         write_json(to / RESULT, document)

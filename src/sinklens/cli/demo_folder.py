@@ -5,8 +5,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from sinklens.cli.output import prepare_folder, write_json
+from sinklens.cli.output import prepare_folder
 from sinklens.errors import UsageError
+from sinklens.files import write_json
 
 PROGRAM = "sinklens demo"
 RESULT, SINKS, MASKING = "demo.json", "sinks.json", "masking.jsonl"

@@ -9,9 +9,10 @@ from sinklens.cli.batches import generate_document
 from sinklens.cli.demo_folder import FIGURES, PAGE, SINKS, TRACES
 from sinklens.cli.demo_workers import problems
 from sinklens.cli.live import CountDisplay
-from sinklens.cli.output import stderr_console, write_json
+from sinklens.cli.output import stderr_console
 from sinklens.cli.sinks import describe_trace
 from sinklens.evaluation.answering import graded
+from sinklens.files import write_json
 from sinklens.models.load import Loaded
 from sinklens.report.figures import draw_figures
 from sinklens.report.page import write_page

@@ -162,9 +162,10 @@ def _load(name: str, *, device: str | None, dtype: str | None, revision: str | N
 
 def _report(folder: Path, order: list[tuple[str, str]], *, count: int, as_json: bool) -> None:
     """Of the first `count` problems: the folder may hold more. order: tasks and conditions as they were asked."""
-    from sinklens.cli.output import print_json, write_json
+    from sinklens.cli.output import print_json
     from sinklens.evaluation.scores import scores
     from sinklens.evaluation.store import Store
+    from sinklens.files import write_json
 
     store = Store(folder)
     rows = [row for row in store.read("rows").to_pylist() if row["problem"] < count]

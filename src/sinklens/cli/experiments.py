@@ -21,6 +21,7 @@ def run_watched(experiment: "Experiment", folder: Path) -> "Ran":
     from sinklens.evaluation.experiment import run_experiment
     from sinklens.evaluation.store import Store
 
+    _tell_of_short_tasks(experiment)
     display = CountDisplay(stderr_console(), unit="batch")
 
     def show(now: "Progress") -> None:
@@ -40,6 +41,18 @@ def run_watched(experiment: "Experiment", folder: Path) -> "Ran":
         file=sys.stderr,
     )
     raise typer.Exit(INTERRUPTED)
+
+
+def _tell_of_short_tasks(experiment: "Experiment") -> None:
+    """A file ends; tasks made by rule do not."""
+    from sinklens.evaluation.answering import problems
+    from sinklens.tasks import BENCHMARKS
+
+    asked = experiment.problems
+    for one in experiment.answerings:
+        if one.task in BENCHMARKS and (there := len(problems(one, asked))) < asked:
+            said = f"{one.task} has {there:,} problems here, fewer than the {asked:,} asked for: all of them count"
+            print(said, file=sys.stderr)
 
 
 def duration(seconds: float) -> str:

@@ -46,11 +46,11 @@ def explore(
 
     One file, which works offline and requests nothing. Needs no model and no torch.
     """
+    from sinklens.cli.folders import open_traces
     from sinklens.cli.live import CountDisplay
     from sinklens.cli.output import print_json, stderr_console
     from sinklens.report.page import fresh_page, write_page
     from sinklens.report.payload import View, estimate_bytes, now
-    from sinklens.traces.read import open_trace
 
     if not 0 < size < float("inf"):
         raise UsageError(f"--size {size:g}; expected a number of megabytes above 0, e.g. 12")
@@ -61,7 +61,7 @@ def explore(
         epsilon=epsilon,
         budget=int(size * 1_000_000),
     )
-    opened = [open_trace(folder) for folder in traces]
+    opened = open_traces(traces)
     path = to or fresh_page()
     console = stderr_console()
     if (estimate := estimate_bytes(opened, view)) > view.budget:

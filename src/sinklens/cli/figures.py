@@ -40,12 +40,13 @@ def figures(
     Several traces share a figure where the paper puts several models into one. What a trace does not hold is left out,
     and said. Needs no model and no torch.
     """
+    from sinklens.cli.folders import open_traces, refuse_trace_folder
     from sinklens.cli.live import CountDisplay
     from sinklens.cli.output import fresh_folder, prepare_folder, print_json, stderr_console
     from sinklens.report.figures import draw_figures
-    from sinklens.traces.read import open_trace
 
-    opened = [open_trace(folder) for folder in traces]
+    refuse_trace_folder(to, example="figures")
+    opened = open_traces(traces)
     folder = to or fresh_folder("figures")
     prepare_folder(folder)
     display = CountDisplay(stderr_console(), unit="layer")

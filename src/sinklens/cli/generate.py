@@ -70,7 +70,8 @@ def generate(
 
 def _report(document: dict[str, Any], *, to: Path | None, as_json: bool) -> None:
     """The file first: it is there even if whoever reads stdout has gone."""
-    from sinklens.cli.output import print_json, write_json
+    from sinklens.cli.output import print_json
+    from sinklens.files import write_json
 
     if to is not None:
         write_json(to / RESULT, document)

@@ -221,7 +221,8 @@ def _announce(experiment: "Experiment", folder: Path) -> None:
 def _report(folder: Path, ran: "Ran", *, rows_only: bool, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from sinklens.cli.output import print_json, write_json
+    from sinklens.cli.output import print_json
+    from sinklens.files import write_json
 
     head = {"to": str(folder), **asdict(ran)}
     if rows_only:

@@ -92,7 +92,7 @@ def _print_description(description: dict[str, Any]) -> None:
         **{name.replace("_", " "): value for name, value in description["spec"].items() if name != "source"},
         "sampler": description["sampler"],
         "tokenizer": description["tokenizer"],
-        "parameters": None if weights is None else weights["parameters"],
+        **({} if weights is None else {"parameters": weights["parameters"]}),
         "weights": _show_weights(weights, description["pickles"]),
     }
     width = max(map(len, lines))

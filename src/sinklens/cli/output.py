@@ -1,4 +1,4 @@
-"""Where output goes: results to stdout, the rest to stderr, files whole or not at all."""
+"""Where output goes: results to stdout, the rest to stderr, files into folders that were tried."""
 
 import json
 import re
@@ -75,22 +75,3 @@ def quiet_unless_terminal() -> Iterator[None]:
         yield
     finally:
         enable()
-
-
-def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write under a temporary name, then rename: a reader finds the whole document or none."""
-    text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-    with written_whole(path) as temporary:
-        temporary.write_text(text, "utf-8")
-
-
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary name to write to, which becomes `path` at the end."""
-    temporary = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        raise _cannot_write(path.parent, error) from error

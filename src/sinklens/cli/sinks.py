@@ -61,15 +61,17 @@ def sinks(
 
     Shares come with 95 % intervals over prompts, what moves with its value under the null. Needs no model and no torch.
     """
-    from sinklens.cli.output import prepare_folder, print_json, refuse_used_folder, write_json
+    from sinklens.cli.folders import open_traces, refuse_trace_folder
+    from sinklens.cli.output import prepare_folder, print_json, refuse_used_folder
+    from sinklens.files import write_json
     from sinklens.sinks.survey import PARTS, USUAL, Question
-    from sinklens.traces.read import open_trace
 
     named = {None: USUAL, "all": PARTS}
     chosen = named[parts] if parts in named else tuple(part.strip() for part in str(parts).split(","))
     question = Question(metric=metric, value=value, reading=reading, min_viewers=min_viewers, parts=chosen)
     refuse_used_folder(to, RESULT)
-    opened = [open_trace(folder) for folder in traces]
+    refuse_trace_folder(to, example="sinks")
+    opened = open_traces(traces)
     if to is not None:
         prepare_folder(to)
     picked = {"samples": parse_numbers("--samples", samples), "layers": parse_numbers("--layers", layers)}
@@ -144,7 +146,7 @@ def _write_tracks(path: Path, tables: list[Any]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from sinklens.cli.output import written_whole
+    from sinklens.files import written_whole
 
     with written_whole(path) as temporary:
         pq.write_table(pa.concat_tables(tables), temporary, compression="zstd")

@@ -1,5 +1,6 @@
 """`sinklens sweep`: a grid of models, tasks, interventions and seeds, as jobs here or on a Ray cluster."""
 
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -57,6 +58,8 @@ def sweep(
     from sinklens.sweeps.folder import SweepFolder
     from sinklens.sweeps.grid import read_grid
     from sinklens.sweeps.job import Resources
+    from sinklens.sweeps.presence import refuse_missing
+    from sinklens.sweeps.run import left_to_do
 
     document, jobs = read_grid(grid)
     chosen = _choose_jobs(jobs, job)
@@ -65,6 +68,12 @@ def sweep(
     if list_jobs:
         _show(folder, jobs, chosen, as_json=json)
         return
+    refuse_missing(
+        left_to_do(folder, chosen),
+        source=str(grid),
+        base=resources.base,
+        elsewhere=on == "ray" and bool(address or os.environ.get("RAY_ADDRESS")),
+    )
     folder.claim(document, jobs)
     interrupted = _run(folder, chosen, running=running, resources=resources)
     failed = _show(folder, jobs, chosen, as_json=json, interrupted=interrupted)

@@ -24,7 +24,7 @@ from sinklens.evaluation.answering import Answering, Row
 from sinklens.evaluation.conditions import Condition, mixed_seed
 from sinklens.evaluation.elbo import DRAWS as ELBO_DRAWS
 from sinklens.evaluation.experiment import Experiment, run_experiment
-from sinklens.evaluation.store import written_whole
+from sinklens.files import written_whole
 from sinklens.recording.identity import short_name
 
 TOPS = (1, 5, 10)

@@ -33,6 +33,9 @@ CHOICES: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "first": ("first_token", "FirstToken", "first tokens"),
     }
 )
+ONE: Mapping[str, str] = MappingProxyType(  # what a label calls a single key, where that is another word
+    {"sinks": "sink", "other_head": "sink of another head", "stale": "stale sink", "first": "first token"}
+)
 DRAWN = ("random", "mass", "position")  # choices that differ from draw to draw
 ACTS: Mapping[str, str] = MappingProxyType({"mask": "", "zero": "zero value", "mean": "mean value"})
 SETTINGS = ("scope", "keys", "measure", "source", "rank_by", "queries", "prefill")
@@ -124,8 +127,8 @@ class Condition:
         """For people; all draws of a random control have the same."""
         if self.choose == "none":
             return "unmasked"
-        count = f"eps {self.epsilon:g}" if self.top is None else str(self.top)
-        parts = [f"{count} {CHOICES[self.choose][2]}", ACTS[self.act]]
+        above = f"eps {self.epsilon:g} {CHOICES[self.choose][2]}" if self.top is None else None
+        parts = [above or counted(self.top, self.choose), ACTS[self.act]]
         parts += [_said(name, getattr(self, name)) for name in SETTINGS if getattr(self, name) is not None]
         return ", ".join(part for part in parts if part)
 
@@ -178,6 +181,16 @@ class Condition:
         if problems is None:
             return mixed_seed(seed, self.draw)
         return tuple(mixed_seed(seed, self.draw, problem) for problem in problems)
+
+
+def counted(top: int, chosen: str = "sinks") -> str:
+    """So many keys of a choice.
+
+    >>> counted(1), counted(5), counted(1, "stale"), counted(1, "random")
+    ('1 sink', '5 sinks', '1 stale sink', '1 random')
+    """
+    many = CHOICES[chosen][2]
+    return f"{top} {ONE.get(chosen, many) if top == 1 else many}"
 
 
 def mixed_seed(*numbers: int) -> int:

@@ -1,22 +1,28 @@
 """Text fed to a causal model as if it had written it, with keys denied on the way.
 
-The text begins with a prompt: step 0, never masked. Every later token is one step, as in generation, except that the
-token is the text's own. There are two rules for the keys that a step is denied:
+The text begins with a prompt: step 0, which is masked only where a condition says so (prefill="masked"). Every later
+token is one step, as in generation, except that the token is the text's own. There are two rules for the keys that a
+step is denied:
 
     prompt  chosen once, when the prompt has run, by the attention that its queries pay; they stand for all steps
-    steps   chosen anew at every step, from the step before: what `sl.generate` does under the same intervention
+    steps   chosen anew at every step, from the step before or its own: what `sl.generate` does under the same
+            intervention
 
-`in_steps` runs either rule one token at a time. `at_once` gives the same numbers from one forward of the prompt and one
-of the text, which a causal model allows where what a query is denied is known when it runs:
+`in_steps` runs either rule one token at a time. `at_once` gives the same numbers, but for rounding, from one forward of
+the prompt and one of the text, which a causal model allows where what a query is denied is known when it runs:
 
     prompt, cached       the queries after the prompt run together on the prompt's cache, all without the chosen keys
-    prompt, recomputed   the whole text runs anew, every query without the chosen keys. One token at a time every
-                         step does that, and earlier positions come out the same each time: they see nothing later
-    steps, cached        query i is denied what query i - 1, or i itself, ranks highest in the same layer (newest.py)
+    prompt, recomputed   the whole text runs anew, every query (or those after the prompt: queries="generated") without
+                         the chosen keys. One token at a time every step but the first does that, and earlier positions
+                         come out the same each time: they see nothing later
+    steps, cached        query i is denied what the attention of query i - 1, or its own, says in the same layer, read
+                         before any mask (newest.py)
 
-The rest is left to `in_steps`: recomputed keys under a rule that changes every step (each step is another mask for all
-queries), one ranking for the whole model under it (the last layer of step i - 1 decides on the first of step i), and
-averaged values (the mean over what is visible grows with every step).
+The rest is left to `in_steps`. Under either rule: averaged values (the mean over what is visible grows with every
+step), a masked prefill, and recomputed keys of which the newest query alone is denied some. Where the choice changes
+every step: recomputed keys (each step is another mask for all queries), one ranking for the whole model (the last layer
+of step i - 1 decides on the first of step i), values at 0, keys ranked by all queries, and rankings read under the
+mask, in a shadow pass or some steps earlier. `perplexity.runs_at_once` is this list as code.
 """
 
 from copy import deepcopy

@@ -10,6 +10,10 @@ once.
 
 A model that cannot do the task has nothing to lose: below a baseline of 0.6 in either model there is no answer. Points
 and log-odds may disagree, even in sign, where the controls are unequal; then the interaction is a matter of the scale.
+
+p is that of sign flips (paired.py), of the problems' differences of differences in points: all flips are counted, none
+is drawn. It is exact where a problem's value is as likely x as -x. Equal effects alone do not make it so: not where one
+draw stands against several, nor where the models are unequally near 0 or 1. There it is close if many problems differ.
 """
 
 from dataclasses import dataclass
@@ -41,7 +45,7 @@ class Interaction:
 
     points: Interval | None  # a share: 0.02 is two points; 95 %
     log_odds: Interval | None  # 95 %
-    p: float | None  # exact, of points: the signs of the problems' differences of differences are flipped
+    p: float | None  # of points, by sign flips (see above)
     baselines: tuple[float, float]  # accuracies
     refused: str | None  # why there is no answer
 

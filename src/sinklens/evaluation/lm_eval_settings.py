@@ -90,14 +90,15 @@ def read_arguments(given: Mapping[str, Any]) -> ModelArguments:
 
 def find_preset(text: Any) -> Preset:
     """MODEL/TASK is the first that its authors give, MODEL/TASK/N the N-th."""
-    model, _, rest = str(text).partition("/")
-    task, _, number = rest.partition("/")
-    if not task or not (number or "1").isdigit():
+    rest, _, last = str(text).rpartition("/")
+    number = int(last) if last.isdigit() else 1
+    model, _, task = rest.rpartition("/") if last.isdigit() else (rest, "", last)  # a hub id has a slash of its own
+    if not model or not task:
         raise UsageError(f"preset={text!r}; expected MODEL/TASK, such as llada-8b-base/gsm8k, or MODEL/TASK/2")
     found = published(model, task)
-    if not 1 <= int(number or "1") <= len(found):
+    if not 1 <= number <= len(found):
         raise UsageError(f"preset={text!r}, but there are {len(found)} of {model} for {task}")
-    return found[int(number or "1") - 1]
+    return found[number - 1]
 
 
 def describe_preset(text: Any) -> str:

@@ -10,7 +10,6 @@ a folder is whole at any time, and what is there is never done again.
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,8 +22,8 @@ from typing import Any
 from sinklens.errors import SinklensError, UsageError
 from sinklens.evaluation.answering import ROW
 from sinklens.evaluation.conditions import Condition
-from sinklens.traces.folder import PART, Lock
-from sinklens.traces.manifest import sync
+from sinklens.files import PART, write_json, written_whole
+from sinklens.traces.folder import LOCK, Lock
 
 EXPERIMENT = "experiment.json"
 FORMAT = "sinklens-experiment"
@@ -110,7 +109,7 @@ class Store:
             raise _cannot_write(self.folder, error) from error
         try:
             there = self._refuse_other(document)
-            for leftover in [*self.folder.glob(f"*{PART}"), *self.folder.glob(f"*/*.parquet{PART}")]:
+            for leftover in [*self.folder.glob(f"*{PART}"), *self.folder.glob(f"*/.*.parquet.*{PART}")]:
                 leftover.unlink()
             if there is None or there["problems"] < document["problems"]:  # else what made the rows stays said
                 self.write_document(EXPERIMENT, {"format": FORMAT, **document})
@@ -135,7 +134,8 @@ class Store:
         """What stands there already, if it is the same experiment."""
         there = self.document()
         if there is None:
-            strangers = sorted(path.name for path in self.folder.iterdir() if path.name != "writer.lock")
+            names = sorted(path.name for path in self.folder.iterdir())
+            strangers = [name for name in names if name != LOCK and not name.endswith(PART)]
             if strangers:
                 raise UsageError(
                     f"{self.folder} is not empty and holds no experiment ({', '.join(strangers[:3])}); give a new or "
@@ -152,9 +152,7 @@ class Store:
 
     def write_document(self, name: str, document: Mapping[str, Any]) -> None:
         """A JSON file, whole."""
-        text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-        with written_whole(self.folder / name) as temporary:
-            temporary.write_text(text, "utf-8")
+        write_json(self.folder / name, document)
 
     def finished(self) -> set[str]:
         """The names of all batches that are there."""
@@ -188,20 +186,6 @@ class Store:
         files = sorted((self.folder / name).glob("*.parquet"))
         tables = [pq.read_table(path, columns=wanted.names, partitioning=None) for path in files]
         return pa.concat_tables(tables) if tables else wanted.empty_table()
-
-
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary name to write to, which becomes `path` when all of it is on the disk."""
-    temporary = path.with_name(path.name + PART)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        sync(temporary)
-        os.replace(temporary, path)
-        sync(path.parent)
-    except OSError as error:
-        raise _cannot_write(path.parent, error) from error
 
 
 def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

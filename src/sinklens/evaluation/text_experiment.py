@@ -28,9 +28,9 @@ from sinklens.errors import UsageError
 from sinklens.evaluation.conditions import Condition
 from sinklens.evaluation.forced import read_prompt
 from sinklens.evaluation.perplexity import FIRST, chunk_nll, read_chunks
-from sinklens.evaluation.store import written_whole
 from sinklens.evaluation.text_result import read_rows, write_result
 from sinklens.evaluation.texts import cut_chunks, read_text
+from sinklens.files import write_json, written_whole
 
 DRAWS = 5
 BLOCK = 25  # chunks
@@ -175,8 +175,7 @@ def _claim(to: Path, told: dict[str, Any]) -> None:
                     f"{to} holds an experiment with {name} {there.get(name)!r}, not {value!r}; choose another folder"
                 )
         return
-    to.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    write_json(path, told)
 
 
 def _dtype(model: Any) -> Any:

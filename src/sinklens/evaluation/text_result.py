@@ -14,6 +14,7 @@ from typing import Any
 
 from sinklens.errors import UsageError
 from sinklens.evaluation.conditions import Condition, parse_condition
+from sinklens.files import write_json
 from sinklens.sinks.resample import bootstrap
 
 DRAWS = 10_000  # of the bootstrap
@@ -44,13 +45,9 @@ def summarise(rows: Iterable[Row]) -> list[dict[str, Any]]:
 
 def write_result(folder: Path) -> Path:
     """result.json, from the rows."""
-    from sinklens.evaluation.store import written_whole
-
     told = json.loads((folder / "experiment.json").read_text("utf-8"))
     path = folder / "result.json"
-    content = {"experiment": told, "cells": summarise(read_rows(folder))}
-    with written_whole(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_json(path, {"experiment": told, "cells": summarise(read_rows(folder))})
     return path
 
 

@@ -113,6 +113,12 @@ class Located:
 
 def locate(name: "str | os.PathLike[str]", *, revision: str | None = None, code: bool = False) -> Located:
     """The folder of a checkpoint; downloads it when `name` is a hub id. `code`: Python files too."""
+    found = locate_here(name, revision=revision)
+    return found if isinstance(found, Located) else _download(found, revision, code)
+
+
+def locate_here(name: "str | os.PathLike[str]", *, revision: str | None = None) -> Located | str:
+    """A checkpoint of this machine, or the hub id that it has to come from; a name that is neither is refused."""
     if not isinstance(name, str | os.PathLike):
         raise UsageError(
             f"the model name is {name!r}; expected a folder, a hub id such as 'owner/name', or a known name"
@@ -127,7 +133,7 @@ def locate(name: "str | os.PathLike[str]", *, revision: str | None = None, code:
         _refuse_revision(text, revision)
         return _installed(text, PACKAGED[name])
     if isinstance(name, str) and name in KNOWN:
-        return _download(KNOWN[name].hub_id, revision, code)
+        return KNOWN[name].hub_id
     path = Path(text).expanduser()
     if path.is_dir():
         _refuse_revision(text, revision)
@@ -135,7 +141,7 @@ def locate(name: "str | os.PathLike[str]", *, revision: str | None = None, code:
     if path.exists():
         raise UsageError(f"{text} is a file; expected a checkpoint folder: give the one that holds config.json")
     if isinstance(name, str) and is_hub_id(text):
-        return _download(text, revision, code)
+        return text
     if not isinstance(name, str) or (("/" in text or text.startswith((".", "~"))) and "://" not in text):
         raise UsageError(f"no folder {text}; expected a checkpoint folder: check the path")
     names = ", ".join((*EMBEDDED, *PACKAGED, *KNOWN))

@@ -67,6 +67,23 @@ def read_tokenizer(located: Located) -> Any:
     return AutoTokenizer.from_pretrained(str(located.folder), gguf_file=located.gguf, local_files_only=True)
 
 
+def measure_gguf(located: Located) -> dict[str, Any]:
+    """Parameters, bytes and types of the tensors, by the head of the file."""
+    refuse_without_readers(located.source)
+    from gguf import GGUFReader
+
+    assert located.gguf is not None
+    try:
+        tensors = GGUFReader(located.folder / located.gguf).tensors
+    except Exception as error:  # the reader of a damaged file raises whatever its parsing comes to
+        raise ModelError(f"the head of {located.gguf} of {located.source} cannot be read: {error}") from error
+    return {
+        "parameters": sum(int(tensor.n_elements) for tensor in tensors),
+        "bytes": sum(int(tensor.n_bytes) for tensor in tensors),
+        "dtypes": sorted({tensor.tensor_type.name for tensor in tensors}),
+    }
+
+
 def refuse_without_readers(source: str) -> None:
     missing = [name for name in READERS if find_spec(name) is None]
     if missing:

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from sinklens.errors import UsageError
+from sinklens.files import write_json, written_whole
 from sinklens.report.card_cells import MEASURES, read_value_effect, summarise_cells
 from sinklens.report.card_figure import draw_card
 from sinklens.report.card_formats import write_html, write_markdown, write_table
 from sinklens.report.card_plan import FORMAT, read_plan
 from sinklens.report.card_sinks import describe_sinks
-from sinklens.report.style import whole
 from sinklens.traces.read import Trace, open_trace
 
 TRACE, REMOVAL, TABLES, RESULT = "trace", "removal", "tables", "card.json"
@@ -50,8 +50,7 @@ def write_card(folder: Path, *, workers: int = 1, progress: Progress | None = No
     files += [write_markdown(folder / "card.md", card, picture="card.png")]
     files += [write_html(folder / "card.html", card, picture=folder / "card.png")]
     files += _write_tables(folder / TABLES, card, tracks)
-    with whole(folder / RESULT) as temporary:  # last: whoever finds it finds the others
-        temporary.write_text(json.dumps(card, ensure_ascii=False, indent=2, allow_nan=False) + "\n", "utf-8")
+    write_json(folder / RESULT, card)  # last: whoever finds it finds the others
     return card | {"files": [str(file) for file in [*files, folder / RESULT]]}
 
 
@@ -131,7 +130,7 @@ def _write_tables(folder: Path, card: Mapping[str, Any], tracks: Any) -> list[Pa
         made["tracks"] = tracks
     for name, table in made.items():
         said = {"model": card["model"]["name"], "card": card["fingerprint"]}
-        with whole(folder / f"{name}.parquet") as temporary:
+        with written_whole(folder / f"{name}.parquet") as temporary:
             pq.write_table(_typed(table).replace_schema_metadata(said), temporary, compression="zstd")
     return [folder / f"{name}.parquet" for name in made]
 

@@ -19,7 +19,7 @@ is shown if its 95 % interval lies above 0; it is small beside another if its up
     broadcast       minus infinity, zero and mean all cost, and most heads with a sink write one direction for all
                     queries (`sinks/mechanism.py`): its own value is read, everywhere alike
     content         they all cost, and the heads write several directions
-    undecided       anything else, or fewer than 10 units: more are needed
+    undecided       anything else, fewer than 10 units, or an untouched model that solves less than a fifth
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,6 +39,7 @@ Key = tuple[str, int | None, str]  # choose, top, act
 UNMASKED: Key = ("none", None, "mask")
 READINGS = ("no cost shown", "no-op", "bias", "broadcast", "content", "undecided")
 SMALL = 0.5
+NOTHING_TO_LOSE = 0.2  # accuracy unmasked below which a cost says little
 FEW = 10  # units: below, a percentile interval is clearly too narrow to read anything from
 
 
@@ -93,11 +94,13 @@ def read_value_effect(cells: Sequence[Mapping[str, Any]], verdicts: Mapping[str,
         return {"top": None, "acts": {}, "reading": None}
     acts = {act: by_key["sinks", tops[0], act] for act in ("mask", "zero", "mean")}
     costs = {act: one["cost"] for act, one in acts.items()}
+    share = costs["mask"]["p"] is not None  # scores are 0 or 1
+    skilled = not share or by_key[UNMASKED]["value"]["value"] >= NOTHING_TO_LOSE
     alike = 2 * verdicts.get("broadcast", 0) > sum(verdicts.get(name, 0) for name in ("no-op", "broadcast", "mixed"))
     return {
         "top": tops[0],
         "acts": {act: {"cost": costs[act], "less_than_mask": one["less_than_mask"]} for act, one in acts.items()},
-        "reading": _reading(**costs, alike=alike),
+        "reading": _reading(**costs, alike=alike) if skilled else "undecided",
     }
 
 

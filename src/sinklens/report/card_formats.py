@@ -6,25 +6,31 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from sinklens.report.card_page import Cell, Code, Section, sections, summary
+from sinklens.files import written_whole
+from sinklens.report.card_numbers import plural
+from sinklens.report.card_page import Cell, Code, Section, sections, summary, warning
 from sinklens.report.numbers import latex, write_latex
-from sinklens.report.style import whole
 
 Entry = Mapping[str, Any]
 PICTURE = "Main sink by layer, tokens under sinks, kinds of tracks, and what removing sinks costs"
 STYLE = """\
-body { font: 13px/1.35 system-ui, sans-serif; max-width: 60em; margin: 1.2em auto; padding: 0 1em; color: #111 }
+body { font: 13px/1.35 system-ui, sans-serif; max-width: 75em; margin: 1.2em auto; padding: 0 1em; color: #111 }
+body { overflow-wrap: anywhere }
 h1 { font-size: 1.5em; margin: 0 0 .2em } h2 { font-size: 1.1em; margin: 1em 0 .1em } p { margin: .25em 0 }
 table { border-collapse: collapse; margin: .3em 0 } th { text-align: left; border-bottom: 1px solid #444 }
 td, th { padding: .1em 1.2em .1em 0; vertical-align: top } tr + tr td { border-top: 1px solid #eee }
-img { width: 100% } code, pre { background: #f4f4f4; padding: 0 .2em } pre { padding: .5em; overflow-x: auto }
-.parts { display: grid; grid-template-columns: 1fr 1fr; column-gap: 2em } .small { color: #555; font-size: .9em }
+img { width: 100% } code, pre { background: #f4f4f4; padding: 0 .2em; white-space: pre-wrap } pre { padding: .5em }
+.parts { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); column-gap: 2em }
+.parts td:nth-child(2) { white-space: nowrap } .small { color: #555; font-size: .9em }
+.warning { background: #fff1d6; border-left: .3em solid #b84a00; padding: .4em .7em; font-weight: bold }
 @media print { body { margin: 0; font-size: 9px } } @media (max-width: 60em) { .parts { display: block } }
 """
 
 
 def write_markdown(path: Path, card: Entry, *, picture: str) -> Path:
     lines = [f"# Sink card: {_markdown((card['model']['name'],))}", "", _markdown((identity(card),)), ""]
+    if said := warning(card):
+        lines += [f"> **{_markdown((said,))}**", ""]
     lines += [f"**{_markdown((summary(card),))}**", "", f"![{PICTURE}]({picture})"]
     for part in sections(card):
         lines += ["", f"## {part.title}", "", _markdown((part.sentence,)), ""]
@@ -38,9 +44,11 @@ def write_html(path: Path, card: Entry, *, picture: Path) -> Path:
     """Everything in one file, the picture included."""
     data = b64encode(picture.read_bytes()).decode()
     parts = [_html_section(part) for part in sections(card)]
+    said = warning(card)
     body = [
         f"<h1>Sink card: {escape(card['model']['name'])}</h1>",
         f'<p class="small">{escape(identity(card))}</p>',
+        *([f'<p class="warning">{escape(said)}</p>'] if said else []),
         f"<p><b>{escape(summary(card))}</b></p>",
         f'<img alt="{escape(PICTURE)}" src="data:image/png;base64,{data}">',
         f'<div class="parts">{"".join(parts[:2])}</div>',
@@ -62,7 +70,7 @@ def write_table(path: Path, card: Entry) -> Path:
     ]
     columns = [("l", rf"\textbf{{{latex(card['model']['name'])}}}"), *[("l", "")] * (width - 1)]
     said = "".join(one if one.isascii() and one.isprintable() else " " for one in identity(card))
-    return write_latex(path, columns=columns, groups=groups, comment=f"sink card: {said}")
+    return write_latex(path, columns=columns, groups=groups, comment=f"sink card: {said} {warning(card)}".rstrip())
 
 
 def identity(card: Entry) -> str:
@@ -84,9 +92,10 @@ def settings(card: Entry) -> str:
     options = ", ".join(f"{key}={value}" for key, value in sampler.items() if value not in (None, False))
     lacking = "".join(f" No {part}: {why}." for part, why in card["missing"].items())
     unfinished = "" if card["complete"] else " NOT COMPLETE: it was interrupted."
+    traced = f"{plural(said['prompts'], 'prompt')} of {said['prompts_from']}"
     return (
-        f"Trace: {said['prompts']} prompts of {said['prompts_from']}, {name}({options}), seed {said['seed']}. "
-        f"Removal: {said['measured_on']}, {said['answered_by']}; random keys in {said['draws']} draws. "
+        f"Trace: {traced}, {name}({options}), seed {said['seed']}. "
+        f"Removal: {said['measured_on']}, {said['answered_by']}; random keys in {plural(said['draws'], 'draw')}. "
         f"Intervals are 95 %, over prompts, and over problems or chunks.{lacking}{unfinished} "
         f"Made by: {said['command']}"
     )
@@ -146,6 +155,6 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _write(path: Path, text: str) -> Path:
-    with whole(path) as temporary:
+    with written_whole(path) as temporary:
         temporary.write_text(text, "utf-8", newline="\n")
     return path

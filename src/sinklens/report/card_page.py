@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sinklens.report.card_cells import FEW
+from sinklens.report.card_cells import FEW, NOTHING_TO_LOSE
 from sinklens.report.card_numbers import by_masks, numbers, percent, plural, shares
 from sinklens.sinks.tokens import display
 
 LISTED = 3  # classes and tokens in the table of places
-NOTHING_TO_LOSE = 0.2  # accuracy unmasked below which a cost says little
 WORDS = {
     "no cost shown": "hiding the top sinks shows no cost here",
     "no-op": "with a value of zero in their place less than half of the cost remains: attention is parked there",
@@ -22,7 +21,7 @@ WORDS = {
     "queries: the sink's own value is read everywhere alike",
     "content": "minus infinity, zero and mean value all cost, and heads write several directions: what these tokens "
     "hold is read",
-    "undecided": "too few units, or the three effects are too close for so many",
+    "undecided": "too few units or right answers, or the three effects are too close for so many",
 }
 SCORES = {"accuracy": "accuracy", "nll": "nll", "elbo": "minus elbo"}
 ACTS = {"mask": "minus infinity", "zero": "value set to zero", "mean": "value set to the mean"}
@@ -67,12 +66,25 @@ def summary(card: Entry) -> str:
     hidden = _find(cost, "sinks", top, "mask")
     if hidden is None:
         return f"{first}."
+    if (solved := _too_few_solved(cost)) is not None:
+        return (
+            f"{first}. Untouched it solves {percent(solved)} of the problems, too few for a cost to show: see --text."
+        )
     unit = " points" if cost["measure"] == "accuracy" else " nats a token"
     second = f"Hiding the top {plural(top, 'sink')} of every head costs {_gap(hidden['cost'], cost)}{unit}"
     random = _find(cost, "random", top, "mask")
     second += "" if random is None else f", as many random keys {_gap(random['cost'], cost)}"
     reading = card["what"]["value_effect"]["reading"]
     return f"{first}. {second}." + (f" Reading: {reading}." if reading else "")
+
+
+def warning(card: Entry) -> str:
+    """What is to be known before the summary is read: too few units behind it; empty where there are enough."""
+    behind = {"prompt": card["where"]["prompts"], card["cost"]["unit"]: card["cost"]["n"]}
+    few = [plural(units, name) for name, units in behind.items() if units < FEW]
+    if not few:
+        return ""
+    return f"Only {' and '.join(few)}: below {FEW} the numbers of this card are a sketch, and its intervals too narrow."
 
 
 def _main_place(where: Entry) -> str:
@@ -207,9 +219,15 @@ def _measured(card: Entry) -> str:
 
 
 def _floor(cost: Entry) -> str:
+    return " Unmasked the model solves so few that a cost says little." if _too_few_solved(cost) is not None else ""
+
+
+def _too_few_solved(cost: Entry) -> float | None:
+    """The share solved unmasked, where it leaves nothing to lose."""
     unmasked = _find(cost, "none", None, "mask")
-    low = cost["measure"] == "accuracy" and unmasked is not None and unmasked["value"]["value"] < NOTHING_TO_LOSE
-    return " Unmasked the model solves so few that a cost says little." if low else ""
+    if cost["measure"] != "accuracy" or unmasked is None or unmasked["value"]["value"] >= NOTHING_TO_LOSE:
+        return None
+    return float(unmasked["value"]["value"])
 
 
 def _treated(one: Entry) -> str:

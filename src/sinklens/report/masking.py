@@ -11,12 +11,13 @@ Needs neither torch nor the rows. Only what the result has is drawn.
 
 from pathlib import Path
 
+from sinklens.files import written_whole
 from sinklens.report.masking_figures import draw_accuracy, draw_square
 from sinklens.report.masking_flow import draw_flow
 from sinklens.report.masking_grid import Result
 from sinklens.report.masking_tables import table_latex, table_markdown, table_text
 from sinklens.report.masking_thresholds import draw_thresholds
-from sinklens.report.style import save, styled, whole
+from sinklens.report.style import save, styled
 
 __all__ = ["FIGURES", "draw", "table_latex", "table_markdown", "table_text"]
 
@@ -37,7 +38,7 @@ def draw(result: Result, folder: Path) -> list[Path]:
             if figure is not None:
                 written += save(figure, folder, name=name)
     for name, text in (("table.md", table_markdown(result)), ("table.tex", table_latex(result))):
-        with whole(folder / name) as temporary:
+        with written_whole(folder / name) as temporary:
             temporary.write_text(text, "utf-8")
         written.append(folder / name)
     return written

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sinklens.evaluation.conditions import CHOICES
+from sinklens.evaluation.conditions import CHOICES, counted
 from sinklens.report.masking_grid import Entry, Line, Result, family_kind, grid_of, models_of, task_name
 from sinklens.report.masking_marks import ACROSS, handle, hollow_handle, legend, mark_point, panel_grid, sign, spread
 from sinklens.report.style import escape_missing, line_style
@@ -72,7 +72,7 @@ def draw_square(result: Result) -> Any | None:
     figure, axes = panel_grid(len(tasks), len(tops), height=1.75)
     for axis, place in zip(axes, [(task, top) for task in tasks for top in tops], strict=True):
         if place in squares:
-            axis.set_title(f"{escape_missing(place[0])}\n{place[1]} sinks")
+            axis.set_title(f"{escape_missing(place[0])}\n{counted(place[1])}")
             _square_panel(axis, squares[place], models)
         else:
             axis.set_axis_off()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from sinklens.evaluation.conditions import counted
 from sinklens.report.masking_flow import PARTS, flow_bars
 from sinklens.report.masking_grid import Entry, Result, family_kind, task_name
 from sinklens.report.masking_thresholds import threshold_cells
@@ -65,7 +66,7 @@ def cell_section(result: Result) -> str:
 def interaction_section(result: Result) -> str:
     rows = []
     for one in result["interactions"]:
-        who, what = f"{one['causal']} - {one['diffusion']}", f"{one['top']} sinks - {one['against']}"
+        who, what = f"{one['causal']} - {one['diffusion']}", f"{counted(one['top'])} - {one['against']}"
         row = [who, task_name(result, one), "all" if one["refused"] else what, *_interaction(one)]
         rows += [] if row in rows else [row]  # a refusal is that of the models, whatever the contrast
     return table(["models", "task", "contrast", "points [interval]", "log-odds [interval]", "p (Holm)", "dose"], rows)

@@ -5,6 +5,7 @@ from itertools import groupby, pairwise
 from textwrap import wrap
 from typing import Any
 
+from sinklens.evaluation.conditions import counted
 from sinklens.report.masking_grid import Entry, Grid, Result, family_kind, grid_of, primary_tops, task_name
 from sinklens.report.masking_words import DAGGER, chance, percent, percent_range, points, share, share_range
 from sinklens.report.numbers import latex
@@ -152,8 +153,9 @@ def _text_primaries(result: Result) -> list[str]:
     if not found:
         reasons = dict.fromkeys(family["no_primary"] for family in result["families"])
         return [f"No primary contrast: {'; '.join(reasons)}."]
-    tops = " or ".join(map(str, primary_tops(result)))
-    return [f"Primary contrast, {tops} sinks - {tops} random, in points", *aligned(found)]
+    *others, last = primary_tops(result)
+    tops = "".join(f"{top} or " for top in others)
+    return [f"Primary contrast, {tops}{counted(last)} - {tops}{last} random, in points", *aligned(found)]
 
 
 def _text_robust(result: Result) -> list[str]:
@@ -177,7 +179,7 @@ def _text_interactions(result: Result) -> list[str]:
         if some[0]["refused"]:
             lines += wrap(some[0]["refused"], WIDTH, initial_indent=" ", subsequent_indent=" ")
             continue
-        whats = [f" {one['top']} sinks - {_against(one)}" for one in some]
+        whats = [f" {counted(one['top'])} - {_against(one)}" for one in some]
         lines += aligned([[what, *_difference(one, one["points"])] for what, one in zip(whats, some, strict=True)])
     return lines
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sinklens.report.style import whole
+from sinklens.files import written_whole
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -34,7 +34,7 @@ _LATEX = {
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     """One line a row; the first row names the columns. Not a number and None are empty fields."""
-    with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with written_whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         header: tuple[str, ...] | None = None
         for row in rows:
@@ -88,6 +88,6 @@ def write_latex(
         lines.append("\\midrule")
         lines.extend(" & ".join(row) + " \\\\" for row in rows)
     lines += ["\\bottomrule", "\\end{tabular}", ""]
-    with whole(path) as temporary:
+    with written_whole(path) as temporary:
         temporary.write_text("\n".join(lines), "utf-8", newline="\n")
     return path

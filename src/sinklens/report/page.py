@@ -17,9 +17,9 @@ from typing import Any
 
 from sinklens import __version__
 from sinklens.errors import UsageError
+from sinklens.files import written_whole
 from sinklens.report.encode import script_json
 from sinklens.report.payload import Progress, View, build_payload
-from sinklens.report.style import whole
 from sinklens.sinks.arrays import TraceLike
 
 GENERATOR = '<meta name="generator" content="sinklens'
@@ -65,7 +65,7 @@ def write_page(
     refuse_other_file(to)
     room = view.budget - len(page_text(empty(traces)).encode())
     payload = build_payload(traces, replace(view, budget=max(1, room)), made=made, progress=progress)
-    with whole(to) as temporary:
+    with written_whole(to) as temporary:
         temporary.write_text(page_text(payload), "utf-8", newline="\n")
     return payload
 

@@ -5,16 +5,15 @@ colour (Okabe and Ito), heat maps use cividis or viridis. matplotlib is loaded w
 object interface alone is used, and its settings are put back afterwards.
 """
 
-import os
 import threading
 import unicodedata
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sinklens.errors import SinklensError
+from sinklens.files import written_whole
 from sinklens.sinks.tokens import display
 
 COLUMN = 3.3  # inches: one column of a two-column page
@@ -87,28 +86,11 @@ def save(figure: Any, to: Path, *, name: str) -> list[Path]:
     written = []
     for suffix, metadata in ((".png", {"Software": None}), (".svg", {"Date": None, "Creator": "sinklens"})):
         path = to / (name + suffix)
-        with whole(path) as temporary:
+        with written_whole(path) as temporary:
             figure.savefig(temporary, format=suffix[1:], dpi=DPI, metadata=metadata)
         written.append(path)
         figure.set_layout_engine("none")  # laid out once: the two files show the same
     return written
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A temporary name that becomes `path` when all went well: a reader finds the whole file or the old one."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        raise SinklensError(
-            f"cannot write {path} ({error.strerror or error}); choose another folder, or make room"
-        ) from error
-    finally:
-        with suppress(OSError):  # a folder that is none has nothing to clear away
-            temporary.unlink(missing_ok=True)
 
 
 def line_style(number: int) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from sinklens.errors import UsageError
-from sinklens.evaluation.conditions import Condition, parse_condition
-from sinklens.report.style import COLOURS, PAGE, new_figure, save, styled, whole
+from sinklens.evaluation.conditions import Condition, counted, parse_condition
+from sinklens.files import written_whole
+from sinklens.report.style import COLOURS, PAGE, new_figure, save, styled
 
 Cell = dict[str, Any]
 KEYS = {"cached": ("o", COLOURS[1]), "recomputed": ("s", COLOURS[0])}
@@ -91,8 +92,7 @@ def _name(cell: Cell) -> str:
         return "unmasked"
     if condition.choose == "first":
         return "position 0" + (", value 0" if condition.act == "zero" else "")
-    what = f"{condition.top} sink{'' if condition.top == 1 else 's'}" if condition.choose == "sinks" else ""
-    what = what or f"{condition.top} random"
+    what = counted(condition.top, condition.choose)
     if cell["ranked"] == "steps":
         return f"{what} a head, as in generation" + (", no clean prompt" if cell["clean"] == 1 else "")
     if condition.rank_by == "last_row":
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="of a text experiment")
     folder = parser.parse_args().folder
     cells = read_result(folder)
-    with whole(folder / "table.md") as temporary:
+    with written_whole(folder / "table.md") as temporary:
         temporary.write_text(table(cells), encoding="utf-8")
     for path in (*draw(cells, folder), folder / "table.md"):
         print(path)

@@ -10,17 +10,15 @@ programs may work on one folder, each on jobs of its own.
 """
 
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from uuid import uuid4
 
 from sinklens.errors import SinklensError, UsageError
 from sinklens.evaluation.answering import ROW
+from sinklens.files import write_json, written_whole
 from sinklens.sweeps.job import Failure, Job, Outcome
 
 FORMAT = "sinklens-sweep"
@@ -62,7 +60,7 @@ class SweepFolder:
             for index, job in enumerate(jobs)
         ]
         manifest = {"format": FORMAT, "version": VERSION, "grid": dict(grid), "jobs": listed}
-        self._write_json(there, manifest)
+        write_json(there, manifest)
 
     def _refuse_other_jobs(self, jobs: Sequence[Job]) -> None:
         wanted = {job.fingerprint for job in jobs}
@@ -105,7 +103,7 @@ class SweepFolder:
         job = outcome.job
         if outcome.failure is not None:
             told = {"job": job.fingerprint, "label": str(job), **asdict(outcome.failure)}
-            self._write_json(self.error_of(job), told)
+            write_json(self.error_of(job), told)
             return
         assert outcome.rows is not None
         named = {"job": job.fingerprint, "model": str(job.model), "task": job.answering.task, "seed": job.seed}
@@ -122,13 +120,8 @@ class SweepFolder:
         if unknown:
             raise SinklensError(f"rows with columns that no file has: {', '.join(unknown)}; they are not written")
         table = pa.Table.from_pylist(list(rows), schema=wanted)
-        with _written_whole(path) as file:
-            pq.write_table(table, file)
-
-    def _write_json(self, path: Path, document: Mapping[str, Any]) -> None:
-        text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-        with _written_whole(path) as file:
-            file.write(text.encode())
+        with written_whole(path) as temporary:
+            pq.write_table(table, temporary)
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> str:
@@ -166,21 +159,3 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or (manifest.get("format"), manifest.get("version")) != (FORMAT, VERSION):
         raise SinklensError(f"{path / MANIFEST} is of no sweep that this sinklens can read; give another folder")
     return manifest
-
-
-@contextmanager
-def _written_whole(path: Path) -> Iterator[Any]:
-    """A file that gets its name when it is on the disk; until then it has one that no other program takes."""
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise SinklensError(f"cannot write {path} ({error.strerror or error}); choose another folder") from error
-    finally:
-        with suppress(OSError):  # it is gone where all went well
-            temporary.unlink()

@@ -105,19 +105,24 @@ class Job:
         drawn = "" if self.seed is None else f", seed {self.seed}"
         return f"{self.model}, {self.answering.task}, {self.condition.label}{drawn}"
 
-    def answer(self, resources: Resources) -> Rows:
-        """One row a problem."""
+    def items(self, base: str) -> list[Any]:
+        """The problems it answers. base: what a relative path of data starts from."""
         answering = self.answering
         if answering.data is not None:
-            answering = replace(answering, data=str(Path(resources.base) / answering.data))
-        items = problems(answering, self.problems)
-        if len(items) < self.problems:
+            answering = replace(answering, data=str(Path(base) / answering.data))
+        found = problems(answering, self.problems)
+        if len(found) < self.problems:
             raise UsageError(
-                f"{answering.task}, split {answering.split}, has {len(items)} problems; {self.problems} are asked for: "
+                f"{answering.task}, split {answering.split}, has {len(found)} problems; {self.problems} are asked for: "
                 "ask for fewer"
             )
+        return list(found)
+
+    def answer(self, resources: Resources) -> Rows:
+        """One row a problem."""
+        items = self.items(resources.base)
         model = load_once(self.model, base=resources.base, device=resources.chosen_device())
-        rows = answer_problems(model, items, self.condition, answering, name=str(self.model))
+        rows = answer_problems(model, items, self.condition, self.answering, name=str(self.model))
         return [{"job": self.fingerprint, "seed": self.seed, **row} for row in rows]
 
 
@@ -176,9 +181,9 @@ def load_once(checkpoint: Checkpoint, *, base: str, device: str) -> Any:
 
 def is_folder(name: str, folder: Path) -> bool:
     """As `sinklens.load` decides: known names come before folders."""
-    from sinklens.models.catalog import EMBEDDED, KNOWN
+    from sinklens.models.catalog import EMBEDDED, KNOWN, PACKAGED
 
-    return name not in EMBEDDED and name not in KNOWN and folder.is_dir()
+    return name not in (*EMBEDDED, *PACKAGED, *KNOWN) and folder.is_dir()
 
 
 @contextmanager

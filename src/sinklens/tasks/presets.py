@@ -6,9 +6,11 @@ prompt gives the sampler of a published score, not the score itself. All were ru
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sinklens.errors import UsageError, choose
+from sinklens.models.catalog import KNOWN
 
 PLAIN, NOT_STATED = "plain", "not stated"
 
@@ -57,13 +59,25 @@ class Preset:
 
 
 def published(model: str, task: str) -> tuple[Preset, ...]:
-    """The presets of a model, named as `sinklens models` does, on a task; the main one of its authors first."""
+    """The presets of a model on a task, the main one of its authors first.
+
+    model: a name of `sinklens models`, a hub id, or a folder that is called as the model is on the hub.
+    """
+    model = _known_name(model)
     choose("model with published settings", model, tuple(dict.fromkeys(preset.model for preset in PRESETS)))
     found = tuple(preset for preset in PRESETS if (preset.model, preset.task) == (model, task))
     if not found:
         tasks = sorted({preset.task for preset in PRESETS if preset.model == model})
         raise UsageError(f"no settings of {model} are published for {task!r}; there are some for {', '.join(tasks)}")
     return found
+
+
+def _known_name(model: str) -> str:
+    """The name of `sinklens models`, as far as there is one: a folder is known by what it is called alone."""
+    for name, entry in KNOWN.items():
+        if model == entry.hub_id or Path(model).name.lower() in (name, entry.hub_id.partition("/")[2].lower()):
+            return name
+    return model
 
 
 def _harness(task: str, shots: int, size: int, accuracy: float) -> Preset:

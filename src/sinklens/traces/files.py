@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sinklens.traces.manifest import sync
+from sinklens.files import sync
 from sinklens.traces.pack import Lists, Packed
 from sinklens.traces.schema import schema
 from sinklens.traces.storage import Storage

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from sinklens.errors import TraceError
+from sinklens.files import PART
 
-PART = ".part"  # behind the name of what is not finished
 LOCK = "writer.lock"  # stays behind, empty; the lock itself goes with the process that holds it
 _FINISHED = re.compile(r"\d{5,}")
 
@@ -30,8 +30,10 @@ def finished_samples(trace: Path) -> list[int]:
 
 def remove_parts(trace: Path) -> None:
     """Throw away what a killed writer left. Only for who holds the lock."""
-    for leftover in samples_folder(trace).glob(f"*{PART}"):
-        shutil.rmtree(leftover)
+    for sample in samples_folder(trace).glob(f"*{PART}"):
+        shutil.rmtree(sample)
+    for manifest in trace.glob(f"*{PART}"):
+        manifest.unlink()
 
 
 class Lock:

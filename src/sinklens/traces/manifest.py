@@ -1,13 +1,13 @@
 """manifest.json: what a trace is, written first with `complete: false` and once more when the last sample is done."""
 
 import json
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sinklens.errors import TraceError, UsageError, choose
+from sinklens.files import replacing
 
 FORMAT = "sinklens-trace"
 VERSION = 1  # goes up when a reader of the version before would misread; a new nullable column does not count
@@ -49,24 +49,10 @@ def _as_read(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write under a temporary name, then replace: whoever opens the folder finds the old one or the new one."""
-    temporary = folder / f"{MANIFEST}.part"
+    """Written whole: whoever opens the folder finds the old one or the new one."""
     text = json.dumps(_as_read(manifest), ensure_ascii=False, indent=2) + "\n"
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, folder / MANIFEST)
-    sync(folder)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, would last through a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with replacing(folder / MANIFEST) as temporary:
+        temporary.write_text(text, "utf-8")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

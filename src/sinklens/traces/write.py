@@ -10,12 +10,14 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from types import TracebackType
 from typing import Any
 
 from sinklens.errors import TraceError, UsageError
+from sinklens.files import PART, sync
 from sinklens.traces.files import SampleFiles
-from sinklens.traces.folder import LOCK, PART, Lock, finished_samples, remove_parts, sample_folder, samples_folder
+from sinklens.traces.folder import LOCK, Lock, finished_samples, remove_parts, sample_folder, samples_folder
 from sinklens.traces.manifest import (
     MANIFEST,
     new_manifest,
@@ -23,7 +25,6 @@ from sinklens.traces.manifest import (
     read_manifest,
     refuse_different,
     save_manifest,
-    sync,
 )
 from sinklens.traces.sample import SampleWriter
 from sinklens.traces.storage import Storage
@@ -139,15 +140,10 @@ class TraceWriter:
         self.close()
 
     def _begin(self) -> None:
+        refuse_taken(self.folder)
         there = finished_samples(self.folder)
-        if (self.folder / MANIFEST).exists() and there:
-            old = read_manifest(self.folder)
-            state = "complete" if old["complete"] else "not complete"
-            raise UsageError(
-                f"{self.folder} already holds a trace ({len(there)} of {old['samples']} samples, {state}); resume it, "
-                "or write to another folder"
-            )
-        others = {path.name for path in self.folder.iterdir()} - {LOCK, MANIFEST, f"{MANIFEST}{PART}", "samples"}
+        names = {path.name for path in self.folder.iterdir() if not path.name.endswith(PART)}
+        others = names - {LOCK, MANIFEST, "samples"}
         if there or others:
             what = ", ".join(sorted(others)[:3]) or "samples"
             raise UsageError(f"{self.folder} is not empty and holds no trace ({what}); write to another folder")
@@ -176,6 +172,24 @@ class TraceWriter:
                 f"cannot write sample {sample} to {self.folder} ({error.strerror or error}): {len(self.finished)} of "
                 f"{self.manifest['samples']} samples are finished and kept; {_advice(error, self.folder)}"
             ) from error
+
+
+def refuse_taken(folder: Path) -> None:
+    """A trace that is there is not begun anew; whether it can be resumed or is all there is said."""
+    there = finished_samples(folder)
+    if not there or not (folder / MANIFEST).exists():
+        return
+    old = read_manifest(folder)
+    held, place = f"({len(there)} of {old['samples']} samples)", quote(str(folder))
+    if old["complete"]:
+        raise UsageError(
+            f"{folder} already holds a trace that is complete {held}: `sinklens sinks {place}` describes it, `sinklens "
+            f"explore {place}` shows it; write a new one to another folder"
+        )
+    raise UsageError(
+        f"{folder} already holds a trace that is not complete {held}; go on with it by the same command and --resume "
+        "(resume=True), or write to another folder"
+    )
 
 
 @contextmanager

@@ -7,11 +7,14 @@ card.json (`python -m sinklens.training.evaluate`), training.json and log.jsonl 
 and corpus_card.json (`python -m sinklens.training.prepare`). Needs no torch.
 """
 
+import argparse
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sinklens.errors import choose
+from sinklens.files import written_whole
 from sinklens.models.catalog import EMBEDDED, ZOO
 from sinklens.sinks.intervals import wilson
 from sinklens.training.log import FIRST_STAGE, read_log, read_stages
@@ -34,7 +37,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def read(name: str) -> dict[str, Any]:
     """All that is stored about one embedded model."""
-    folder = ZOO / EMBEDDED[name]
+    folder = ZOO / EMBEDDED[choose("embedded model", name, tuple(EMBEDDED))]
     found: dict[str, Any] = {
         part: json.loads((folder / f"{part}.json").read_text("utf-8")) for part in ("card", "training", "config")
     }
@@ -220,7 +223,23 @@ def pages() -> dict[Path, str]:
     }
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m sinklens.training.cards",
+        description=f"Write the cards of {', '.join(EMBEDDED)} from what is stored beside their weights.",
+        epilog="The card of any other model, a folder among them: sinklens card MODEL.",
+    )
+    _, others = parser.parse_known_args(arguments)
+    if others:
+        parser.error(
+            f"{others[0]}: nothing is taken; this writes the cards of {', '.join(EMBEDDED)}, whose data it describes. "
+            "For another model: sinklens card MODEL"
+        )
     for path, text in pages().items():
-        path.write_text(text, "utf-8")
+        with written_whole(path) as temporary:
+            temporary.write_text(text, "utf-8")
         print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,5 @@
 """Networks to checkpoint folders in the published layouts, and back to go on training."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from shutil import copyfile
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sinklens.errors import ModelError
+from sinklens.files import write_json, written_whole
 from sinklens.models import dream, llada
 from sinklens.models.fields import read_json
 from sinklens.training.network import Network
@@ -90,17 +90,11 @@ def write_checkpoint(
     }
     for name in TOKENIZER_FILES:
         copyfile(tokenizer / name, folder / name)
-    _write_json(folder / "config.json", config_of(recipe))
-    _write_json(folder / "generation_config.json", {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD})
-    save_file(tensors, folder / f"{WEIGHTS}.part", metadata={"format": "pt", "step": str(state["step"])})
-    (folder / f"{WEIGHTS}.part").replace(folder / WEIGHTS)
-    _write_json(folder / STATE, {**state, "recipe": recipe.as_dict(), "fingerprint": recipe.fingerprint})
-
-
-def _write_json(path: Path, document: Mapping[str, Any]) -> None:
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
-    temporary.replace(path)
+    write_json(folder / "config.json", config_of(recipe))
+    write_json(folder / "generation_config.json", {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD})
+    with written_whole(folder / WEIGHTS) as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt", "step": str(state["step"])})
+    write_json(folder / STATE, {**state, "recipe": recipe.as_dict(), "fingerprint": recipe.fingerprint})
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:

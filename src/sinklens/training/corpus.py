@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sinklens.errors import UsageError
+from sinklens.files import written_whole
 from sinklens.training.extract import SHORTEST_DOCUMENT, Document, extract_documents, read_metadata
 from sinklens.training.sources import Source, check_licence, fetch, index_url
 
@@ -94,11 +95,12 @@ def is_held_out(text: str) -> bool:
 
 def write_documents(path: Path, documents: Iterable[Document]) -> None:
     """One JSON object a line: text, kind, source, path; compressed where the name ends in .xz."""
-    temporary = path.with_name(path.name + ".part")
-    with _open(temporary, "w", compressed=path.suffix == ".xz") as stream:
+    with (
+        written_whole(path) as temporary,
+        _open(temporary, "w", compressed=path.suffix == ".xz") as stream,
+    ):
         for document in documents:
             stream.write(json.dumps(asdict(document), ensure_ascii=False) + "\n")
-    temporary.replace(path)
 
 
 def read_documents(path: Path) -> Iterator[Document]:

@@ -1,7 +1,6 @@
 """What a step reads: windows of natural text, and rows of one problem each. Both follow from seed and step alone."""
 
 import lzma
-import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from jaxtyping import Float, Int, UInt16
 from torch import Tensor
 
 from sinklens.errors import UsageError
+from sinklens.files import written_whole
 from sinklens.tasks import task
 from sinklens.training.recipe import Data
 from sinklens.training.tokenizer import EOS
@@ -91,10 +91,8 @@ def task_pools(data: Data, folder: Path, workers: int) -> dict[str, TaskRows]:
         path = folder / "pools" / f"{name}-{count}-{data.task_context}.npz"
         if not path.is_file():
             rows = task_rows(name, "train", count=count, length=data.task_context, tokenizer=folder, workers=workers)
-            path.parent.mkdir(exist_ok=True)
-            temporary = path.with_name(f"{os.getpid()}.npz")
-            np.savez(temporary, ids=rows.ids, answers=rows.answers, ends=rows.ends)
-            temporary.replace(path)
+            with written_whole(path) as temporary, temporary.open("wb") as file:  # savez would rename a path
+                np.savez(file, ids=rows.ids, answers=rows.answers, ends=rows.ends)
         with np.load(path) as stored:
             pools[name] = TaskRows(ids=stored["ids"], answers=stored["answers"], ends=stored["ends"])
     return pools

@@ -24,6 +24,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import Request, urlopen
 
 from sinklens.errors import SinklensError, UsageError
+from sinklens.files import written_whole
 
 # Free to use, change and pass on under a notice, as SPDX names; nothing that binds what is learned from the text.
 # fmt: off
@@ -121,17 +122,12 @@ def fetch(source: Source, cache: Path, *, index: str | None = None) -> Path:
             raise SinklensError(f"{path} has SHA-256 {found.hexdigest()}, expected {source.sha256}; delete it")
         return path
     address = find_link(source, index or index_url())
-    cache.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        content = _download(address)
-        found_hash = sha256(content).hexdigest()
-        if found_hash != source.sha256:
-            raise SinklensError(f"{source.file} came with SHA-256 {found_hash}, expected {source.sha256}; not kept")
+    content = _download(address)
+    found_hash = sha256(content).hexdigest()
+    if found_hash != source.sha256:
+        raise SinklensError(f"{source.file} came with SHA-256 {found_hash}, expected {source.sha256}; not kept")
+    with written_whole(path) as temporary:
         temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
 
 

@@ -11,6 +11,8 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
+from sinklens.files import write_json
+
 NAME = "certificate.json"
 
 
@@ -42,9 +44,7 @@ def certificate_for(model_folder: str | Path, *, runs: str | Path = "runs") -> d
 def write_certificate(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
     """Date the certificate and write it whole or not at all."""
     certificate = {"format": 1, "date": datetime.now(UTC).isoformat(timespec="seconds"), **content}
-    temporary = folder / f"{NAME}.part"
-    temporary.write_text(json.dumps(certificate, indent=2) + "\n", "utf-8")
-    temporary.replace(folder / NAME)
+    write_json(folder / NAME, certificate)
     return certificate
 
 

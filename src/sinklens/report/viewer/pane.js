@@ -115,6 +115,11 @@ export class Pane {
     return chosen.length ? chosen : [[...this.sample.exact.keys()][0] ?? 0];
   }
 
+  /** Heads that were asked for, in an address, and are not in the page. */
+  get absentHeads() {
+    return this.state.heads.filter((name) => !parseHeads(this.sample, name).length);
+  }
+
   jump(t, k) {
     this.app.change(this, { token: k });
     this.app.goTo(this, t);
@@ -226,7 +231,12 @@ export class Pane {
         ? " · no query groups of these heads, all queries shown"
         : "";
     const whose = survey.heads.length === 1 ? `head ${names}` : `mean of ${survey.heads.length} heads`;
-    this.mapNote.textContent = whose + missing;
+    const absent = this.absentHeads.map((name) => `no head ${name} here`).join(", ");
+    this.mapNote.replaceChildren(
+      ...(absent ? [element("strong", { class: "missing" }, absent), " · shown: "] : []),
+      whose + missing,
+    );
+    if (absent) app.say(`${absent}; shown: ${whose}`);
   }
 
   drawStep(scene) {

@@ -29,9 +29,13 @@ export function readHash(hash) {
     const field = name.replace(/^b\./, "");
     if (["sample", "step", "token"].includes(field)) pane[field] = Number(value);
     else if (field === "heads") pane.heads = value.split(",");
+    else if (field === "l" || field === "h") pane[field] = value;
     else if (field === "epsilon") read.epsilon = Number(value);
     else if (field === "link" || field === "tracks") read[field] = value !== "0";
     else if (field in DEFAULTS) read[field] = value;
+  }
+  for (const pane of read.panes) {
+    if (pane.l ?? pane.h) pane.heads ??= [`${pane.l ?? "*"}.${pane.h ?? "*"}`];
   }
   return read;
 }
