@@ -18,7 +18,8 @@ from sinklens.report.card import read_rows, write_card
 from sinklens.report.card_page import sections
 
 TINY: dict[str, Any] = {
-    "problems": 4, "traced": 4, "steps": 8, "length": 16, "top": "1", "draws": 1, "device": "cpu",
+    "task": "word_problems", "problems": 4, "traced": 4, "steps": 8, "length": 16, "top": "1", "draws": 1,
+    "device": "cpu",
 }  # fmt: skip
 
 
@@ -307,3 +308,23 @@ def test_every_option_has_a_meaning() -> None:
 def test_heavy_libraries_wait_until_they_are_needed(shell: Any, module: str, absent: str) -> None:
     done = shell(sys.executable, "-c", f"import sys, sinklens.{module}; sys.exit({absent!r} in sys.modules)")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_model_that_does_no_task_is_refused_with_what_to_do(tiny_llama: Path, tmp_path: Path) -> None:
+    """Unless the task was asked for by name: then its card says that it solves nothing."""
+    small: dict[str, Any] = {**TINY, "problems": 2, "traced": 2, "length": 4, "steps": None}
+    unasked = {name: value for name, value in small.items() if name != "task"}
+    message = (
+        r"tiny-llama solves none of the first 2 problems of word_problems, so that .* cannot be seen there; give "
+        r"--text FILE .* or --task word_problems for a card all the same"
+    )
+    with pytest.raises(UsageError, match=message):
+        card(str(tiny_llama), to=tmp_path / "a", **unasked)
+    assert not (tmp_path / "a").exists()
+    card(str(tiny_llama), to=tmp_path / "a", **small)
+    page = (tmp_path / "a" / "card.md").read_text("utf-8")
+    assert "Untouched it solves 0.0 % of the problems, too few for a cost to show" in page and "costs 0.0" not in page
+    assert (
+        json.loads((tmp_path / "a" / "card.json").read_text("utf-8"))["what"]["value_effect"]["reading"] == "undecided"
+    )
+    card(str(tiny_llama), to=tmp_path / "a", **unasked)  # it is there, and nothing is tried again

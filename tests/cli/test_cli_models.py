@@ -109,7 +109,9 @@ def test_damaged_weights_are_an_error_and_pickles_are_named(sinklens, llada: Pat
     assert (done.returncode, done.stdout) == (1, "")
     assert "cannot be read as safetensors" in done.stderr and "truncated: download it again" in done.stderr
     weights.rename(folder / "pytorch_model.bin")
-    assert "weights            pytorch_model.bin (pickle, not loaded)" in sinklens("models", folder).stdout
+    shown = sinklens("models", folder).stdout
+    assert "weights            pytorch_model.bin (pickle, not loaded)" in shown
+    assert "parameters" not in shown  # they are not known, which is not none
     found = json.loads(sinklens("models", folder, "--json").stdout)
     assert (found["weights"], found["pickles"]) == (None, ["pytorch_model.bin"])
 

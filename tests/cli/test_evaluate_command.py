@@ -84,6 +84,39 @@ def test_a_model_is_evaluated_and_a_rerun_goes_on(sinklens, monkeypatch: pytest.
     assert len(answered) == 3  # of two problems each
 
 
+def test_a_rerun_with_fewer_problems_counts_these_alone(sinklens) -> None:
+    command = ("evaluate", "tiny-llama", *SHORT, "--to", "runs/a", "--json")
+    for asked in ("4", "3"):
+        done = sinklens(*command, "--problems", asked)
+        assert done.returncode == 0 and "fewer than" not in done.stderr
+        (found,) = json.loads(done.stdout)["results"]
+        assert found["problems"] == found["right"]["n"] == int(asked)
+    assert json.loads(Path("runs/a/scores.json").read_text())["results"][0]["problems"] == 3
+
+
+def test_a_file_with_fewer_problems_than_asked_for_is_said(sinklens) -> None:
+    lines = [{"question": f"How many are {n} and 1?", "answer": f"So many.\n#### {n + 1}"} for n in range(2)]
+    Path("test.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = (
+        "evaluate",
+        "tiny-llama",
+        *SHORT,
+        "--tasks",
+        "gsm8k,word_problems",
+        "--data",
+        "test.jsonl",
+        "--shots",
+        "0",
+    )
+    done = sinklens(*command, "--problems", "3", "--json", "--to", "runs/a")
+    assert done.returncode == 0, done.stderr
+    assert "gsm8k has 2 problems here, fewer than the 3 asked for: all of them count\n" in done.stderr
+    assert "word_problems has" not in done.stderr
+    assert [one["problems"] for one in json.loads(done.stdout)["results"]] == [2, 3]
+    enough = sinklens(*command, "--problems", "2", "--to", "runs/b")
+    assert enough.returncode == 0 and "fewer than" not in enough.stderr
+
+
 def test_conditions_stand_in_the_order_they_were_asked(sinklens) -> None:
     masks = ("--mask", "sinks:top=1", "--mask", "none")
     tasks = ("--tasks", "word_problems,passkey", "--problems", "1", "--length", "3")

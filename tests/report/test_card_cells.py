@@ -141,4 +141,10 @@ def test_heads_that_write_one_direction_make_it_a_broadcast() -> None:
 
 def test_few_units_are_not_read() -> None:
     assert effect(0.9, 0.0, 0.0, units=9)["reading"] == "undecided"
+    right = [[1] * 3 + [0] * 17]
+    rows = [row for act in ("mask", "zero", "mean") for row in rows_of("sinks", 1, right, act=act)]
+    assert (
+        read_value_effect(summarise_cells([*rows_of("none", None, right), *rows], ACCURACY)["cells"], {})["reading"]
+        == "undecided"
+    )  # not "no cost shown": the untouched model solves 3 of 20
     assert read_value_effect(summarise_cells(rows_of("none", None, [[1]]), ACCURACY)["cells"], {})["reading"] is None

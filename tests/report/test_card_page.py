@@ -16,7 +16,7 @@ from sinklens.report.card_cells import ACCURACY, NLL, read_value_effect, summari
 from sinklens.report.card_figure import draw_card
 from sinklens.report.card_formats import citation, identity, write_html, write_markdown, write_table
 from sinklens.report.card_numbers import numbers, percent, shares
-from sinklens.report.card_page import sections, summary
+from sinklens.report.card_page import sections, summary, warning
 
 ODD = ("a_b", "\n", "<|mask|>", "|", "`", "$x$", "\\", "{", "50%")
 
@@ -145,6 +145,30 @@ def test_the_summary_and_the_reading() -> None:
     assert "sinks, 70.0 % of them on position 0;" in summary(card)
 
 
+@pytest.mark.parametrize(
+    ("prompts", "problems", "said"),
+    [
+        (10, 10, ""),
+        (9, 64, "Only 9 prompts: below 10"),
+        (16, 4, "Only 4 problems:"),
+        (1, 1, "Only 1 prompt and 1 problem:"),
+    ],
+)
+def test_a_card_of_few_units_begins_with_a_warning(tmp_path: Path, prompts: int, problems: int, said: str) -> None:
+    card = card_of()
+    card["where"]["prompts"], card["cost"]["n"] = prompts, problems
+    picture = draw_card(card, tmp_path)[0]
+    page = write_html(tmp_path / "card.html", card, picture=picture).read_text("utf-8")
+    text = write_markdown(tmp_path / "card.md", card, picture="card.png").read_text("utf-8")
+    table = write_table(tmp_path / "card.tex", card).read_text("utf-8")
+    assert warning(card).startswith(said) and bool(warning(card)) == bool(said)
+    assert (
+        ('<p class="warning">' in page) == ("\n> **Only " in text) == ("Only " in table.splitlines()[0]) == bool(said)
+    )
+    if said:
+        assert page.index(said) < page.index("of tokens are sinks") and text.index(said) < text.index("of tokens are")
+
+
 def test_what_a_reader_must_know_is_said() -> None:
     card = card_of()
     assert "too narrow" not in sections(card)[0].sentence
@@ -154,6 +178,7 @@ def test_what_a_reader_must_know_is_said() -> None:
     assert "With so few the intervals are too narrow." in parts[0].sentence
     assert "One unit: no intervals." in parts[3].sentence
     assert "so few that a cost says little" in parts[3].sentence
+    assert summary(card).endswith("Untouched it solves 10.0 % of the problems, too few for a cost to show: see --text.")
     assert "hardly go" not in parts[1].sentence
     card["model"]["causal"] = True
     assert "hardly go" in sections(card)[1].sentence
