@@ -94,6 +94,7 @@ def test_what_is_printed_follows_the_order_and_fits(made: tuple[Path, str, str])
     assert max(map(len, shown)) <= demo_tables.WIDTH
     said = " ".join(out.split())
     assert "Question: " in said and "1 problem, up to 8 tokens in 2 denoising steps: a glimpse" in said
+    assert "The same on 300 problems" in said and "[45, 56]" in said  # what is published, in zoo/masking.json
     assert "A model that fails unmasked says nothing" in said
     header = "model unmasked sinks 1 random 1 sinks 5 random 5"
     assert header in [" ".join(line.split()) for line in shown]

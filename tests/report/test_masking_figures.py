@@ -1,6 +1,7 @@
 """Tables and figures of a masking result: what they say, that they fit, and that only what is there is drawn."""
 
 import json
+import re
 import subprocess
 import sys
 from copy import deepcopy
@@ -15,7 +16,7 @@ from sinklens.evaluation.report import summarise
 from sinklens.report.masking import draw, table_latex, table_markdown, table_text
 from sinklens.report.masking_figures import draw_accuracy, draw_square
 from sinklens.report.masking_flow import draw_flow
-from sinklens.report.masking_page import read_result, write_page
+from sinklens.report.masking_page import MARK, read_result, write_page, write_summary
 from sinklens.report.masking_thresholds import draw_thresholds
 from sinklens.report.style import styled
 
@@ -93,6 +94,25 @@ def test_the_text_tells_the_contrasts(result: dict[str, Any]) -> None:
     assert "Robust, within 2 points of unmasked (90 %): no cell" in text
     assert "tiny-llama - tiny-dream, word_problems, in points; p by Holm" in text
     assert "\n 5 sinks - unmasked  -65.0 [-85.0, -45.0]  p <.001\n" in text
+
+
+def test_one_sink_is_singular_wherever_it_stands(result: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    page = write_page([folder], tmp_path / "page.md")[0].read_text("utf-8")
+    said = [table_text(result), table_markdown(result), table_latex(result), page, json.dumps(summarise(folder))]
+    assert not any(re.search(r"(?<!eps )\b1 sinks", text) for text in said)
+    assert "\n 1 sink - unmasked " in said[0] and "| 1 sink - " in page
+    alone = deepcopy(result)
+    for family in alone["families"]:
+        family["primary"]["a"] = "sinks:top=1"
+    assert "Primary contrast, 1 sink - 1 random, in points" in table_text(alone)
+    alone["families"][0]["primary"]["a"] = "sinks:top=5"
+    assert "Primary contrast, 1 or 5 sinks - 1 or 5 random, in points" in table_text(alone)
+    square = deepcopy(result)
+    for one in square["squares"]:
+        one["top"] = 1
+    with styled():
+        titles = [axis.get_title() for axis in draw_square(square).axes]
+    assert any(title.endswith("\n1 sink") for title in titles)
 
 
 def test_tasks_that_do_not_fit_side_by_side_stand_below_each_other(result: dict[str, Any]) -> None:
@@ -231,9 +251,30 @@ def test_a_page_without_a_preface_has_a_title_and_forgets_old_figures(tmp_path: 
     old.parent.mkdir(parents=True)
     old.touch()
     page, figure = write_page([write_rows(tmp_path / "experiment", rows)], tmp_path / "page.md")
-    assert page.read_text().startswith("# What removing sinks does\n\n## experiment\n")
+    assert page.read_text().startswith(f"# What removing sinks does\n\n{MARK}\n\n## experiment\n")
     assert figure == old.with_name("figure_masking.png")
     assert not old.exists()
+
+
+def test_a_summary_is_the_plain_table_of_one_task(folder: Path, tmp_path: Path) -> None:
+    write_summary(folder, tmp_path / "masking.json")
+    found = json.loads((tmp_path / "masking.json").read_text())
+    assert (found["task"], found["problems"]) == ("word_problems", 20)
+    read = {(cell["model"], cell["keys"], cell["top"]): cell for cell in found["cells"]}
+    assert {keys for _, keys, _ in read} == {"none", "sinks", "random"}
+    whole = next(one for one in read_result(folder)["families"] if one["model"] == "tiny-llama")
+    sinks = next(cell for cell in whole["cells"] if cell["condition"] == "sinks:top=5")
+    assert read["tiny-llama", "sinks", 5]["accuracy"] == sinks["accuracy"]["value"]
+
+
+def test_a_page_is_its_own_preface(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "masking.md"
+    page.write_text("# By hand\n\nWhat it says.\n")
+    write_page([folder], page, preface=page)
+    once = page.read_text()
+    write_page([folder], page, preface=page)
+    assert page.read_text() == once
+    assert once.count("# By hand") == once.count(MARK) == 1
 
 
 def test_folders_that_cannot_make_a_page_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """The page of results on masking, from the folders of `sinklens mask`.
 
-    python -m sinklens.report.masking_page runs/masking --to docs/results/masking.md --preface preface.md
+    python -m sinklens.report.masking_page runs/masking --to docs/results/masking.md --preface docs/results/masking.md
 
 Tables, figures, flags and the commands come from the folders alone. What it all means is written by hand, in the
-preface. Figures are put beside the page, in a folder of its name.
+preface: a file of its own, or the page as it is, of which everything before the first table's mark is kept. Figures are
+put beside the page, in a folder of its name.
 """
 
 import argparse
@@ -17,14 +18,15 @@ from typing import Any
 
 from sinklens.errors import UsageError
 from sinklens.evaluation.report import summarise
+from sinklens.files import written_whole
 from sinklens.report import masking_sections as sections
 from sinklens.report.masking import FIGURES, draw, table_markdown
 from sinklens.report.masking_grid import Result, family_kind, task_name
 from sinklens.report.masking_tables import robust_labels
 from sinklens.report.masking_words import percent, share
-from sinklens.report.style import whole
 
 TITLE = "# What removing sinks does\n"
+MARK = "<!-- written by sinklens.report.masking_page from here on -->"
 CAPTIONS = {
     "figure_masking": "Answered right over the number of keys hidden in every head, with 95 % intervals over problems.",
     "figure_square": "What hiding the sinks costs, with keys and values cached and recomputed.",
@@ -38,16 +40,41 @@ def write_page(folders: Sequence[Path], to: Path, *, preface: Path | None = None
     names = [re.sub(r"[^\w.-]+", "-", folder.resolve().name) for folder in folders]
     if len(set(names)) < len(names):
         raise UsageError(f"two folders have the same name ({', '.join(names)}); rename one: figures are named after it")
-    parts, figures = [TITLE if preface is None else _read(preface)], []
+    parts, figures = [TITLE if preface is None else _read(preface).partition(MARK)[0], MARK], []
     for folder, name in zip(folders, names, strict=True):
         result = read_result(folder)
         drawn = _place_figures(result, to.with_suffix("") / name)
         figures += drawn
         shown = {path.stem: path.relative_to(to.parent).as_posix() for path in drawn}
         parts.append("\n".join(experiment_section(result, name=name, figures=shown)))
-    with whole(to) as temporary:
+    with written_whole(to) as temporary:
         temporary.write_text("\n".join(part.rstrip() + "\n" for part in parts), "utf-8")
     return [to, *figures]
+
+
+def write_summary(folder: Path, to: Path, *, task: str = "word_problems") -> None:
+    """One and five keys of one task, small enough to travel with the package: the demo shows it beside its own."""
+    result = read_result(folder)
+    families = [family for family in result["families"] if family["task"] == task]
+    found = {
+        "command": result["experiment"]["command"],
+        "task": task,
+        "problems": min(family["n"] for family in families),
+        "cells": [_summary(family["model"], cell) for family in families for cell in family["cells"] if _simple(cell)],
+    }
+    with written_whole(to) as temporary:
+        temporary.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+
+
+def _simple(cell: dict[str, Any]) -> bool:
+    removed = cell["choose"] in ("sinks", "random") and cell["plain"] and cell["top"] in (1, 5)
+    return removed or cell["choose"] == "none"
+
+
+def _summary(model: str, cell: dict[str, Any]) -> dict[str, Any]:
+    right = cell["accuracy"]
+    share = {"accuracy": right["value"], "low": right["low"], "high": right["high"]}
+    return {"model": model, "keys": cell["choose"], "top": cell["top"] or 0, **share}
 
 
 def read_result(folder: Path) -> dict[str, Any]:
@@ -165,9 +192,15 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders of `sinklens mask`")
     parser.add_argument("--to", type=Path, required=True, metavar="FILE", help="the page, such as docs/results/x.md")
     parser.add_argument("--preface", type=Path, metavar="FILE", help="Markdown to put before the tables")
+    parser.add_argument(
+        "--summary", type=Path, metavar="FILE", help="also the plain table of the first folder, as JSON"
+    )
     chosen = parser.parse_args()
     for path in write_page(chosen.folders, chosen.to, preface=chosen.preface):
         print(path)
+    if chosen.summary is not None:
+        write_summary(chosen.folders[0], chosen.summary)
+        print(chosen.summary)
 
 
 if __name__ == "__main__":
