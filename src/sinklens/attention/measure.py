@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from sinklens.attention.call import AttentionCall, Site
 from sinklens.attention.canvas import Canvas
+from sinklens.attention.capture import capturing
 from sinklens.attention.clock import StepNumber
 from sinklens.attention.outputs import OutputMeter
 from sinklens.attention.record import Record
@@ -45,6 +46,7 @@ class Meter:
         self.wanted = wanted
         self.mapped_bytes = 0
         self._codes: dict[tuple[object, ...], Tensor] = {}
+        self._grouped: list[tuple[Tensor, AttentionCall]] = []  # while a forward is captured: the codes of its calls
         self._uniform: list[tuple[tuple[object, ...], tuple[Tensor | None, ...], Uniform]] = []
         self._outputs = OutputMeter()
 
@@ -78,9 +80,7 @@ class Meter:
         self, call: AttentionCall, site: Site, result: Received, forward: Forward, canvas: int | None
     ) -> Record:
         place = Canvas.of(call, canvas)
-        norms = self.wanted.norms
-        key_norm = _norm(call.key) if norms else None
-        value_norm = _norm(call.value) if norms else None
+        norms = self._outputs.norms(call) if self.wanted.norms else None
         rank, size = self._outputs.rank_and_size(call, forward.output) if self.wanted.ranks else (None, None)
         return Record(
             site=site,
@@ -93,9 +93,9 @@ class Meter:
             kernel=forward.kernel,
             null_mass=result.sums.null_mass,
             entropy=result.sums.entropy,
-            key_norm=None if key_norm is None else place.put(key_norm),
-            value_norm=None if value_norm is None else place.put(value_norm),
-            output_norm=place.put_or_none(self._outputs.value_norms(call)) if norms else None,
+            key_norm=None if norms is None else place.put(norms.key),
+            value_norm=None if norms is None else place.put(norms.value),
+            output_norm=None if norms is None else place.put_or_none(norms.output),
             output_rank=rank,
             output_size=size,
             maps=self._maps(call, site, place),
@@ -129,25 +129,49 @@ class Meter:
         key = (batch, queries, call.key.shape[2], call.site.kind, call.real_queries is None)
         if key in self._codes and call.real_queries is None:
             return self._codes[key]
+        if capturing():
+            return self._static_codes(key, call)
+        codes = self._coded(call, step, check=True)
+        same = self._codes.get(key)
+        if same is not None and torch.equal(same, codes):
+            return same
+        self._codes[key] = codes
+        return codes
+
+    def _coded(self, call: AttentionCall, step: StepNumber, *, check: bool) -> Int[Tensor, "batch query"]:
+        assert call.site is not None
         rest = len(self.wanted.groups)
-        codes = torch.full((batch, queries), rest, dtype=torch.int32, device=call.query.device)
+        shape = (call.query.shape[0], call.query.shape[2])
+        codes = torch.full(shape, rest, dtype=torch.int32, device=call.query.device)
         if call.site.kind == "self":
             where = call.where_queries() if self.wanted.groups else None
             for number, (name, rule) in enumerate(self.wanted.groups.items()):
                 members = _members(name, rule, step, where, codes)
-                if number and bool((members & (codes != rest)).any()):
+                if check and number and bool((members & (codes != rest)).any()):
                     raise UsageError(
                         f"query group {name!r} overlaps an earlier one; groups must be disjoint (each query is "
                         "counted once, so that the sums of the groups add up to the total)"
                     )
                 codes = torch.where(members, number, codes)
-        if call.real_queries is not None:
-            codes = torch.where(call.real_queries, codes, -1)
-            same = self._codes.get(key)
-            if same is not None and torch.equal(same, codes):
-                return same
-        self._codes[key] = codes
-        return codes
+        return codes if call.real_queries is None else torch.where(call.real_queries, codes, -1)
+
+    def _static_codes(self, key: tuple[object, ...], call: AttentionCall) -> Int[Tensor, "batch query"]:
+        """A place that the graph reads and that `rules` fills before every run; calls of one shape share it."""
+        if key not in self._codes:
+            shape = (call.query.shape[0], call.query.shape[2])
+            self._codes[key] = torch.empty(shape, dtype=torch.int32, device=call.query.device)
+            self._grouped.append((self._codes[key], call))
+        return self._codes[key]
+
+    def rules(self) -> Callable[[StepNumber], None]:
+        """What fills the query groups of the forward that was captured last, for a step."""
+        places, self._grouped = self._grouped, []
+
+        def fill(step: StepNumber) -> None:
+            for codes, call in places:
+                codes.copy_(self._coded(call, step, check=False))
+
+        return fill
 
     def _maps(self, call: AttentionCall, site: Site, place: Canvas) -> dict[int, Tensor]:
         heads = sorted(head for layer, head in self.wanted.maps if layer == site.layer)
@@ -178,12 +202,6 @@ class Meter:
         )
         weights, _ = probabilities(few, dtype=torch.float32)
         return {head: place.put(weights[:, i]) for i, head in enumerate(heads)}
-
-
-def _norm(vectors: Float[Tensor, "batch kv_head key dim"]) -> Float[Tensor, "batch kv_head key"]:
-    """L2 norms summed in float32: in bf16 most of them would tie."""
-    norms: Tensor = torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.promote_types(vectors.dtype, torch.float32))
-    return norms
 
 
 def _members(

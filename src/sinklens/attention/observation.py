@@ -1,8 +1,9 @@
 """What an observer has seen: one entry a forward, stacked over layers, and every call as a record."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -134,8 +135,9 @@ class Layers(ABC):
 
     def _by_group(self, name: str) -> dict[str, Tensor]:
         records = self._records
+        heads = max(getattr(r, name).shape[2] for r in records)  # one for all, except where masks differ between heads
         return {
-            group: _stacked(name, [(r.site.module, getattr(r, name)[i]) for r in records])
+            group: _stacked(name, [(r.site.module, getattr(r, name)[i].expand(-1, heads, -1)) for r in records])
             for i, group in enumerate(records[0].group_names)
         }
 
@@ -159,13 +161,23 @@ def _stacked(name: str, values: list[tuple[str, Tensor]]) -> Tensor:
     return torch.stack([value for _, value in values])
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class StepObservation(Layers):
     """One forward."""
 
-    step: int
-    calls: list[Record] = field(default_factory=list)  # in the order they ran, self and cross
-    hidden: dict[str, Tensor] = field(default_factory=dict)  # norm of what each block puts out
+    def __init__(self, *, step: int, fetch: "Callable[[], Measured] | None" = None) -> None:
+        """`fetch`: how its numbers are got, once somebody asks."""
+        self.step = step
+        self._measured, self._fetch = Measured(), fetch
+
+    @property
+    def calls(self) -> list[Record]:
+        """Every attention call, in the order they ran, self and cross."""
+        return self._got().calls
+
+    @property
+    def hidden(self) -> dict[str, Tensor]:
+        """Norm of what each block puts out."""
+        return self._got().hidden
 
     @property
     def _records(self) -> list[Record]:
@@ -186,20 +198,75 @@ class StepObservation(Layers):
 
     def pack(self) -> None:
         """Bring the arrays to host memory, one copy for all layers of one kind and shape."""
+        packed = self.packed()
+        self._measured = packed.unpack([stack.cpu() for stack in packed.stacks], step=self.step)
+
+    def packed(self) -> "Packed":
+        """The arrays where they are, alike ones stacked."""
+        return Packed.of(self._got())
+
+    def _got(self) -> "Measured":
+        if self._fetch is not None:
+            self._measured, self._fetch = self._fetch(), None
+        return self._measured
+
+
+@dataclass(kw_only=True, eq=False)
+class Measured:
+    """The numbers of one forward."""
+
+    calls: list[Record] = field(default_factory=list)
+    hidden: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Packed:
+    """The numbers of one forward in few arrays: everything that is not in host memory, stacked where it is alike."""
+
+    measured: Measured
+    stacks: list[Tensor]
+    places: list[list[tuple[str, object]]]  # of the rows of each stack: a field and a call, a map, or a block
+
+    @classmethod
+    def of(cls, measured: Measured) -> "Packed":
+        alike: dict[tuple[object, ...], list[tuple[tuple[str, object], Tensor]]] = {}
+        for place, value in _arrays(measured):
+            if value.device.type != "cpu":
+                alike.setdefault((place[0], value.shape, value.dtype), []).append((place, value))
+        stacks = [torch.stack([value for _, value in members]) for members in alike.values()]
+        return cls(measured=measured, stacks=stacks, places=[[at for at, _ in members] for members in alike.values()])
+
+    def unpack(self, stacks: Sequence[Tensor], *, step: int) -> Measured:
+        """The same with the arrays taken from `stacks`, for the forward of another step."""
+        calls: list[dict[str, Any]] = [{} for _ in self.measured.calls]
+        maps = [dict(record.maps) for record in self.measured.calls]
+        hidden = dict(self.measured.hidden)
+        for stack, places in zip(stacks, self.places, strict=True):
+            for row, (name, where) in zip(stack, places, strict=True):
+                match where:
+                    case str():
+                        hidden[where] = row
+                    case (int(call), int(head)):
+                        maps[call][head] = row
+                    case int():
+                        calls[where][name] = row
+        found = [
+            replace(record, site=replace(record.site, step=step), maps=maps[i], **calls[i])
+            for i, record in enumerate(self.measured.calls)
+        ]
+        return Measured(calls=found, hidden=hidden)
+
+
+def _arrays(measured: Measured) -> Iterator[tuple[tuple[str, object], Tensor]]:
+    for i, record in enumerate(measured.calls):
         for name in _STACKED:
-            alike: dict[tuple[object, ...], list[int]] = {}
-            for i, record in enumerate(self.calls):
-                value = getattr(record, name)
-                if value is not None and value.device.type != "cpu":
-                    alike.setdefault((tuple(value.shape), value.dtype), []).append(i)
-            for members in alike.values():
-                together = torch.stack([getattr(self.calls[i], name) for i in members]).cpu()
-                for row, i in zip(together, members, strict=True):
-                    self.calls[i] = replace(self.calls[i], **{name: row})
-        for i, record in enumerate(self.calls):
-            if record.maps:
-                self.calls[i] = replace(record, maps={head: m.cpu() for head, m in record.maps.items()})
-        self.hidden = {name: value.cpu() for name, value in self.hidden.items()}
+            value = getattr(record, name)
+            if value is not None:
+                yield (name, i), value
+        for head, values in record.maps.items():
+            yield ("maps", (i, head)), values
+    for block, values in measured.hidden.items():
+        yield ("hidden", block), values
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -7,15 +7,17 @@
 Nothing about the model's results changes under observation, and nothing stays behind, not even after an exception.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from sinklens.attention.call import AttentionCall
+from sinklens.attention.capture import Beside, capturing, fetching
+from sinklens.attention.clock import StepNumber
 from sinklens.attention.measure import GroupRule, Meter, Wanted, check_groups, check_maps
-from sinklens.attention.observation import Observation, StepObservation
+from sinklens.attention.observation import Observation, Packed, StepObservation
 from sinklens.attention.seam import Intervention, Kind, Seen, registered
 from sinklens.attention.watch import Watch
 from sinklens.errors import ObservationError, UsageError, choose
@@ -35,6 +37,8 @@ class _Observer:
         self.meter = Meter(wanted)
         self.observation = Observation()
         self._forward = 0  # the watch's number of the forward that `steps[-1]` holds
+        self._beside = Beside()
+        self._packed: Packed | None = None  # of the last forward that was captured
         watch.on_end = self._end
 
     def describe(self, call: AttentionCall, owner: nn.Module, kind: Kind) -> AttentionCall:
@@ -47,7 +51,8 @@ class _Observer:
             return
         call = seen.incoming if self.wanted.before else seen.effective
         step = self.current()
-        step.calls.append(self.meter.measure(seen, self.watch.step(), self.watch.canvas(call)))
+        with self._beside.branch(seen) if capturing() else nullcontext():
+            step.calls.append(self.meter.measure(seen, self.watch.step(), self.watch.canvas(call)))
 
     def current(self) -> StepObservation:
         """The entry of the forward under way."""
@@ -58,8 +63,25 @@ class _Observer:
         return self.observation.steps[-1]
 
     def _end(self) -> None:
-        if self._forward == self.watch.forwards and self.observation.steps:
+        if self._forward != self.watch.forwards or not self.observation.steps:
+            return
+        if capturing():
+            self._beside.join()
+            self._packed = self.observation.steps.pop().packed()
+        else:
             self.observation.steps[-1].pack()
+
+    def captured(self) -> "Replayed":
+        """After a forward was captured: what to do around every run of the graph."""
+        assert self._packed is not None
+        self.watch.forwards -= 1  # it has not run
+        return Replayed(observer=self, packed=self._packed, rules=self.meter.rules())
+
+    def again(self, step: StepObservation) -> None:
+        """The graph has run: one more forward, and what is to be known of it."""
+        self.watch.forwards += 1
+        self._forward = self.watch.forwards
+        self.observation.steps.append(step)
 
     def check(self) -> None:
         """After the context: something must have been seen, and all that was asked for."""
@@ -72,6 +94,22 @@ class _Observer:
             raise ObservationError(
                 f"maps asks for layer {min(missing)}; self-attention was observed in layers {sorted(layers)}"
             )
+
+
+class Replayed:
+    """An observer of a forward that the card runs alone: query groups before, copies of what it wrote after."""
+
+    def __init__(self, *, observer: _Observer, packed: Packed, rules: Callable[[StepNumber], None]) -> None:
+        self._observer, self._packed, self._rules = observer, packed, rules
+
+    def before(self) -> None:
+        self._rules(self._observer.watch.step())
+
+    def after(self) -> None:
+        """The copies are asked for now and waited for when somebody reads them."""
+        fetch = fetching(self._packed.stacks)
+        step, packed = int(self._observer.watch.step()), self._packed
+        self._observer.again(StepObservation(step=step, fetch=lambda: packed.unpack(fetch(), step=step)))
 
 
 @runtime_checkable

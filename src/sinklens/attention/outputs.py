@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sinklens.attention.call import AttentionCall
+from sinklens.kernels.norms import Norms, norms
 
 
 class OutputMeter:
@@ -23,16 +24,9 @@ class OutputMeter:
     def __init__(self) -> None:
         self._gram: dict[tuple[int, int, int], Tensor] = {}
 
-    def value_norms(self, call: AttentionCall) -> Float[Tensor, "batch head key"] | None:
-        """|| W_h v_j || for every head; None where the projection is not beside the attention."""
-        gram = self._gram_of(call)
-        if gram is None:
-            return None
-        dim = call.value.shape[-1]
-        shared = gram.view(call.value.shape[1], -1, dim, dim)  # by kv head, then the heads that share it
-        value = call.value.float().unsqueeze(2)
-        squares = ((value @ shared) * value).sum(-1)
-        return squares.clamp(min=0).sqrt().flatten(1, 2)
+    def norms(self, call: AttentionCall) -> Norms:
+        """Of keys and values, and of || W_h v_j || for every head where the projection is beside the attention."""
+        return norms(call.key, call.value, self._gram_of(call))
 
     def rank_and_size(
         self, call: AttentionCall, output: Float[Tensor, "batch head query value_dim"]

@@ -137,22 +137,32 @@ def _column_kernel(
     stride_qb, stride_qh, stride_qq, stride_qd, stride_kb, stride_kh, stride_kk, stride_kd,
     stride_mb, stride_mh, stride_mq, stride_mk, stride_og,
     n_h, per_kv, n_q, n_k, n_d, scale, softcap, hidden,
-    MASK: tl.constexpr, CAUSAL: tl.constexpr, SOFTCAP: tl.constexpr,
+    MASK: tl.constexpr, CAUSAL: tl.constexpr, SOFTCAP: tl.constexpr, WHOLE_D: tl.constexpr,
     GROUPS: tl.constexpr, GROUPS_PADDED: tl.constexpr, UPCAST: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Sums over all queries, per group, of the attention that BLOCK_K keys of one head receive."""
+    """Sums over all queries, per group, of the attention that BLOCK_K keys of one head receive.
+
+    Keys are the rows of a tile: a sum over queries then stays inside a thread. Queries that are not counted, or beyond
+    the last, have lse = +inf, so that their share is 0 without a comparison for every element.
+    """
     cols_k = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
     b = (tl.program_id(1) // n_h).to(tl.int64)
     h = (tl.program_id(1) % n_h).to(tl.int64)
     dims = tl.arange(0, BLOCK_D)
-    k_dk = tl.load(
+    inside_kd = cols_k[:, None] < n_k
+    if not WHOLE_D:
+        inside_kd = inside_kd & (dims[None, :] < n_d)
+    k_kd = tl.load(
         k_ptr + b * stride_kb + (h // per_kv) * stride_kh
-        + cols_k[None, :].to(tl.int64) * stride_kk + dims[:, None] * stride_kd,
-        mask=(cols_k[None, :] < n_k) & (dims[:, None] < n_d), other=0.0,
+        + cols_k[:, None].to(tl.int64) * stride_kk + dims[None, :] * stride_kd,
+        mask=inside_kd, other=0.0,
     )  # fmt: skip
+    if UPCAST:
+        k_kd = k_kd.to(tl.float32)
     q_base = q_ptr + b * stride_qb + h * stride_qh
     mask_base = mask_ptr + b * stride_mb + h * stride_mh
+    lse_base = lse_ptr + tl.program_id(1).to(tl.int64) * n_q
     group_ids = tl.arange(0, GROUPS_PADDED)
     sums_gk = tl.zeros([GROUPS_PADDED, BLOCK_K], tl.float32)
     first = 0
@@ -160,22 +170,39 @@ def _column_kernel(
         first = (tl.program_id(0) * BLOCK_K // BLOCK_Q) * BLOCK_Q
     for start in range(first, n_q, BLOCK_Q):
         rows_q = start + tl.arange(0, BLOCK_Q)
-        q_qd = tl.load(
-            q_base + rows_q[:, None].to(tl.int64) * stride_qq + dims[None, :] * stride_qd,
-            mask=(rows_q[:, None] < n_q) & (dims[None, :] < n_d), other=0.0,
+        inside_dq = rows_q[None, :] < n_q
+        if not WHOLE_D:
+            inside_dq = inside_dq & (dims[:, None] < n_d)
+        q_dq = tl.load(
+            q_base + rows_q[None, :].to(tl.int64) * stride_qq + dims[:, None] * stride_qd,
+            mask=inside_dq, other=0.0,
         )  # fmt: skip
-        s_qk = _logits(
-            q_qd, k_dk, mask_base, rows_q, cols_k, n_q, n_k, stride_mq, stride_mk, scale, softcap, hidden,
-            MASK, CAUSAL, SOFTCAP, UPCAST,
-        )  # fmt: skip
-        lse = tl.load(lse_ptr + tl.program_id(1).to(tl.int64) * n_q + rows_q, mask=rows_q < n_q, other=float("inf"))
+        if UPCAST:
+            q_dq = q_dq.to(tl.float32)
         code = tl.load(code_ptr + b * n_q + rows_q, mask=rows_q < n_q, other=-1)
-        p_qk = tl.exp2((s_qk - lse[:, None]) * LOG2_E)
+        lse = tl.load(lse_base + rows_q, mask=rows_q < n_q, other=float("inf"))
+        lse = tl.where(code >= 0, lse, float("inf")) * LOG2_E
+        s_kq = tl.dot(k_kd, q_dq, input_precision="ieee")
+        if SOFTCAP:
+            s_kq = softcap / scale * _tanh(s_kq * scale / softcap)
+        s_kq *= scale * LOG2_E
+        if MASK != 0:
+            inside = (rows_q[None, :] < n_q) & (cols_k[:, None] < n_k)
+            offsets = rows_q[None, :].to(tl.int64) * stride_mq + cols_k[:, None].to(tl.int64) * stride_mk
+            m_kq = tl.load(mask_base + offsets, mask=inside, other=0)
+            if MASK == 1:
+                s_kq = tl.where(m_kq != 0, s_kq, float("-inf"))
+            else:
+                m_kq = m_kq.to(tl.float32)
+                s_kq += tl.where(m_kq > hidden, m_kq, float("-inf")) * LOG2_E
+        if CAUSAL:
+            s_kq = tl.where(rows_q[None, :] >= cols_k[:, None], s_kq, float("-inf"))
+        p_kq = tl.exp2(s_kq - lse[None, :])
         if GROUPS == 1:
-            sums_gk += tl.sum(tl.where((code >= 0)[:, None], p_qk, 0.0), 0)[None, :]
+            sums_gk += tl.sum(p_kq, 1)[None, :]
         else:
             for group in tl.static_range(GROUPS):
-                part = tl.sum(tl.where((code == group)[:, None], p_qk, 0.0), 0)
+                part = tl.sum(p_kq * (code == group).to(tl.float32)[None, :], 1)
                 sums_gk += tl.where((group_ids == group)[:, None], part[None, :], 0.0)
     out = out_ptr + group_ids[:, None].to(tl.int64) * stride_og + tl.program_id(1).to(tl.int64) * n_k + cols_k[None, :]
     tl.store(out, sums_gk, mask=(group_ids[:, None] < GROUPS) & (cols_k[None, :] < n_k))
@@ -218,7 +245,8 @@ def received(
     _column_kernel[(triton.cdiv(n_k, blocks["BLOCK_K"]), batch * heads)](
         query, key, holder, lse, codes.to(torch.int32).contiguous(), totals,
         *query.stride(), *key.stride(), *mask_strides, totals.stride(0), *sizes,
-        GROUPS=groups, GROUPS_PADDED=triton.next_power_of_2(groups), **switches, **blocks,
+        GROUPS=groups, GROUPS_PADDED=triton.next_power_of_2(groups), WHOLE_D=query.shape[-1] == blocks["BLOCK_D"],
+        **switches, **blocks,
     )  # fmt: skip
     null_mass = None
     if sinks is not None:

@@ -1,0 +1,76 @@
+"""A forward that is being captured in a CUDA graph: it is written down once, and run by the card alone afterwards.
+
+Inside, nothing may wait for the card. Checks that would are made before, on the same input; measurements stand in the
+graph beside the model's own next layers, on a stream of their own, and join at the end of the forward.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PINNED_BYTES = 2**26  # of one forward; more is copied at once, to memory that the system may move
+
+_under_way = False
+
+
+def capturing() -> bool:
+    """True while a forward is captured."""
+    return _under_way
+
+
+@contextmanager
+def capture(graph: Any) -> Iterator[None]:
+    """Everything that is launched inside becomes part of `graph`, and is not run."""
+    global _under_way  # noqa: PLW0603 - as the card's own state is
+    _under_way = True
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            yield
+    finally:
+        _under_way = False
+
+
+class Beside:
+    """A branch of the graph that runs beside what follows. One at a time: the next waits for the last."""
+
+    def __init__(self) -> None:
+        self._stream: torch.cuda.Stream | None = None
+        self._held: tuple[Any, tuple[object, ...]] | None = None
+
+    @contextmanager
+    def branch(self, *held: object) -> Iterator[None]:
+        """`held`: what the branch reads. It stays until the branch has joined, so that nothing overwrites it."""
+        self.join()
+        main = torch.cuda.current_stream()
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(main)
+        with torch.cuda.stream(self._stream):
+            yield
+        self._held = (self._stream.record_event(), held)
+
+    def join(self) -> None:
+        """Wait, on the card, for the branch."""
+        if self._held is not None:
+            torch.cuda.current_stream().wait_event(self._held[0])
+            self._held = None
+
+
+def fetching(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
+    """Copies in host memory, on their way; to be had by calling what is returned. The next run may overwrite these."""
+    if sum(tensor.nbytes for tensor in tensors) > PINNED_BYTES:
+        copies = [tensor.cpu() for tensor in tensors]
+        return lambda: copies
+    pinned = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
+    for copy, tensor in zip(pinned, tensors, strict=True):
+        copy.copy_(tensor, non_blocking=True)
+    arrived = torch.cuda.current_stream().record_event()
+
+    def fetch() -> list[Tensor]:
+        arrived.synchronize()
+        return pinned
+
+    return fetch

@@ -1,0 +1,81 @@
+"""The norms of one call in one launch. Each program owns a block of keys of one head."""
+
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+from sinklens.kernels.norms import Norms
+from sinklens.kernels.triton import interpreted
+
+_UNSPECIALIZED = [
+    "n_h", "per_kv", "n_k", "n_d", "n_v", "stride_kb", "stride_kh", "stride_vb", "stride_vh",
+]  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_UNSPECIALIZED)
+@no_type_check  # compiled from its source: a wrapper that checks shapes would hide it
+def _norm_kernel(
+    k_ptr, v_ptr, gram_ptr, key_ptr, value_ptr, output_ptr,
+    stride_kb, stride_kh, stride_kk, stride_kd, stride_vb, stride_vh, stride_vk, stride_vd,
+    n_h, per_kv, n_k, n_d, n_v,
+    GRAM: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """Heads that share a kv head: the first of them writes its norms."""
+    cols_k = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    b = (tl.program_id(1) // n_h).to(tl.int64)
+    h = tl.program_id(1) % n_h
+    kv = h // per_kv
+    places = cols_k[:, None].to(tl.int64)
+    there = cols_k < n_k
+    dims_v = tl.arange(0, BLOCK_V)
+    v_kd = tl.load(
+        v_ptr + b * stride_vb + kv.to(tl.int64) * stride_vh + places * stride_vk + dims_v[None, :] * stride_vd,
+        mask=there[:, None] & (dims_v[None, :] < n_v), other=0.0,
+    ).to(tl.float32)  # fmt: skip
+    if GRAM:
+        square = (dims_v[:, None] < n_v) & (dims_v[None, :] < n_v)
+        offsets = h.to(tl.int64) * n_v * n_v + dims_v[:, None] * n_v + dims_v[None, :]
+        gram = tl.load(gram_ptr + offsets, mask=square, other=0.0)
+        squares = tl.sum(tl.dot(v_kd, gram, input_precision=PRECISION) * v_kd, 1)
+        out = output_ptr + tl.program_id(1).to(tl.int64) * n_k + cols_k
+        tl.store(out, tl.sqrt(tl.maximum(squares, 0.0)), mask=there)
+    if h % per_kv == 0:
+        at = (b * (n_h // per_kv) + kv) * n_k + cols_k
+        tl.store(value_ptr + at, tl.sqrt(tl.sum(v_kd * v_kd, 1)), mask=there)
+        dims_k = tl.arange(0, BLOCK_D)
+        k_kd = tl.load(
+            k_ptr + b * stride_kb + kv.to(tl.int64) * stride_kh + places * stride_kk + dims_k[None, :] * stride_kd,
+            mask=there[:, None] & (dims_k[None, :] < n_d), other=0.0,
+        ).to(tl.float32)  # fmt: skip
+        tl.store(key_ptr + at, tl.sqrt(tl.sum(k_kd * k_kd, 1)), mask=there)
+
+
+def norms(
+    key: Float[Tensor, "batch kv_head key dim"],
+    value: Float[Tensor, "batch kv_head key value_dim"],
+    gram: Float[Tensor, "head value_dim value_dim"] | None,
+) -> Norms:
+    """See `kernels.norms.norms`."""
+    batch, kv_heads, n_k, n_d = key.shape
+    heads = kv_heads if gram is None else gram.shape[0]
+    of_key, of_value = (key.new_empty((batch, kv_heads, n_k), dtype=torch.float32) for _ in range(2))
+    output = None if gram is None else key.new_empty((batch, heads, n_k), dtype=torch.float32)
+    block = 16 if interpreted() else 64
+    matrix, behind = (of_key, of_key) if gram is None or output is None else (gram.contiguous(), output)
+    _norm_kernel[(triton.cdiv(n_k, block), batch * heads)](
+        key, value, matrix, of_key, of_value, behind,
+        *key.stride(), *value.stride(), heads, heads // kv_heads, n_k, n_d, value.shape[-1],
+        GRAM=gram is not None,
+        # A bf16 or float16 value is exact in tf32, and three products hold the float32 matrix.
+        PRECISION="ieee" if value.dtype == torch.float32 else "tf32x3",
+        BLOCK_K=block,
+        BLOCK_D=max(16, triton.next_power_of_2(n_d)),
+        BLOCK_V=max(16, triton.next_power_of_2(value.shape[-1])),
+        num_warps=4,
+    )  # fmt: skip
+    return Norms(key=of_key, value=of_value, output=output)
