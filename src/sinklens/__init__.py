@@ -11,6 +11,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "AttentionCall": "attention.call",
     "AutoregressiveSampler": "sampling.autoregressive",
+    "BlockCache": "sampling.block_cache",
+    "Compression": "cache.settings",
     "DreamSampler": "sampling.dream",
     "FirstToken": "interventions.first_token",
     "Generation": "sampling.step",
@@ -31,6 +33,7 @@ _HOMES = {
     "Trace": "traces.read",
     "ZeroValue": "interventions.zero_value",
     "attention_received": "kernels.received",
+    "compress": "cache.compress",
     "detect_sinks": "sinks.detect",
     "explore": "report.notebook",
     "generate": "sampling.generate",
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
     from sinklens.attention.call import AttentionCall
     from sinklens.attention.observation import Observation
     from sinklens.attention.observe import intervene, observe
+    from sinklens.cache.compress import compress
+    from sinklens.cache.settings import Compression
     from sinklens.errors import SinklensError
     from sinklens.interventions.first_token import FirstToken
     from sinklens.interventions.mask_sinks import MaskSinks
@@ -65,6 +70,7 @@ if TYPE_CHECKING:
     from sinklens.report.notebook import explore
     from sinklens.run import trace
     from sinklens.sampling.autoregressive import AutoregressiveSampler
+    from sinklens.sampling.block_cache import BlockCache
     from sinklens.sampling.dream import DreamSampler
     from sinklens.sampling.generate import generate, steps
     from sinklens.sampling.llada import LLaDASampler
@@ -77,6 +83,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AttentionCall",
     "AutoregressiveSampler",
+    "BlockCache",
+    "Compression",
     "DreamSampler",
     "FirstToken",
     "Generation",
@@ -98,6 +106,7 @@ __all__ = [
     "ZeroValue",
     "__version__",
     "attention_received",
+    "compress",
     "detect_sinks",
     "explore",
     "generate",
