@@ -1,42 +1,57 @@
-"""What observing costs on a GPU: one denoising step of a model of LLaDA-8B's shape, random bf16 weights.
+"""What observing and masking cost on a GPU: one denoising step of a model of an 8B shape, random bf16 weights.
 
-    PYTHONPATH=src python3 benchmarks/observe_gpu.py [--lengths 192,512,...] [--batch 1] [--json FILE]
+    PYTHONPATH=src python3 benchmarks/observe_gpu.py [--shape llada|dream] [--lengths 192,512,...] [--batch 1]
+        [--variants received,groups,norms,mask] [--json FILE]
 
-For each sequence length: the median time of a plain step and of an observed one, interleaved in the same run, their
-ratio with the spread of the medians of five blocks, and the peak memory that observing adds.
+For each sequence length and variant: the median time of a plain step and of the other one, interleaved in the same run,
+their ratio with the lowest and highest of the medians of five blocks, and the peak memory that is added. "eager": both
+sides are launched by the host. "graph": both are captured in a CUDA graph (sampling/graphs.py), copies to the host
+included.
+
+    received   attention received by every key
+    groups     the same, told apart by masked and unmasked queries; relative to `received`
+    norms      with norms of keys, values and outputs; relative to `received`
+    mask K     the top K keys of every head hidden (MaskSinks); relative to `received`; eager only
 """
 
 import argparse
 import json
 import statistics
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import sinklens as sl
+from sinklens.attention.clock import StepNumber, at_step
 from sinklens.models.diffusion_transformer import DiffusionTransformer
 from sinklens.models.layers import TransformerShape
 from sinklens.models.llada import header_chat
+from sinklens.sampling.graphs import WARM, CapturedModel
 from sinklens.types import ModelSpec
 
-VARIANTS: dict[str, dict[str, Any]] = {"received": {"norms": False}, "received + norms": {"norms": True}}
+SHAPES: dict[str, dict[str, Any]] = {
+    "llada": {"layers": 32, "heads": 32, "kv_heads": 32, "width": 4096, "mlp_width": 12288, "rows": 126464},
+    "dream": {"layers": 28, "heads": 28, "kv_heads": 4, "width": 3584, "mlp_width": 18944, "rows": 152064},
+}
+BLOCKS, STEPS = 5, 6
+Enter = Callable[[], AbstractContextManager[Any]]
 
 
-def llada_8b(layers: int) -> DiffusionTransformer:
-    """LLaDA-8B's shape with random weights, made on the GPU."""
-    shape = TransformerShape(
-        layers=layers, heads=32, kv_heads=32, width=4096, mlp_width=12288, rows=126464, norm_eps=1e-5,
-        rope_theta=500000.0,
-    )  # fmt: skip
+def random_model(shape: str, layers: int | None = None) -> DiffusionTransformer:
+    """The shape of LLaDA-8B or Dream-7B with random weights, made on the GPU."""
+    sizes = SHAPES[shape] | ({} if layers is None else {"layers": layers})
     spec = ModelSpec(
-        family="llada", layers=layers, heads=32, kv_heads=32, head_dim=128, width=4096, vocab_size=126464,
-        causal=False, mask_id=126336,
+        family="llada", layers=sizes["layers"], heads=sizes["heads"], kv_heads=sizes["kv_heads"],
+        head_dim=sizes["width"] // sizes["heads"], width=sizes["width"], vocab_size=sizes["rows"], causal=False,
+        mask_id=sizes["rows"] - 128,
     )  # fmt: skip
     with torch.device("meta"):
-        model = DiffusionTransformer(shape, spec, chat_format=header_chat("\n\n"))
+        built = TransformerShape(**sizes, norm_eps=1e-5, rope_theta=500000.0)
+        model = DiffusionTransformer(built, spec, chat_format=header_chat("\n\n"))
     model = model.to(torch.bfloat16).to_empty(device="cuda").eval()
     torch.manual_seed(0)
     for name, parameter in model.named_parameters():
@@ -53,72 +68,120 @@ def milliseconds(run: Callable[[], Any]) -> float:
     return start.elapsed_time(end)
 
 
-def measure(model: DiffusionTransformer, length: int, batch: int, options: dict[str, Any]) -> dict[str, Any]:
-    ids = torch.randint(0, 126000, (batch, length), device="cuda")
+class Side:
+    """One way of running a step: in a context of its own, eagerly or as a graph."""
 
-    def step(observed: bool) -> Any:
-        with sl.observe(model, **options) if observed else nullcontext() as seen:
-            model(ids)
-        return seen
+    def __init__(self, model: DiffusionTransformer, ids: torch.Tensor, enter: Enter, *, graph: bool) -> None:
+        self.model, self.ids, self.enter, self.graph = model, ids, enter, graph
+        self._stack = ExitStack()
+        self._numbers = count()
 
-    peaks = []
-    for observed in (False, True):
-        step(observed)
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        seen = step(observed)
-        peaks.append(torch.cuda.max_memory_allocated())
-    ratios, plain_times = [], []
-    with sl.observe(model, **options) as watching:  # entering the context is not a step
-        for _ in range(3):
-            model(ids)
-    for _ in range(5):
-        plain = [milliseconds(lambda: model(ids)) for _ in range(8)]
-        with sl.observe(model, **options) as watching:
-            watched = []
-            for _ in range(8):
-                watched.append(milliseconds(lambda: model(ids)))
-                watching.steps.clear()
-            model(ids)
-        plain_times.append(statistics.median(plain))
-        ratios.append(statistics.median(watched) / statistics.median(plain))
-    record = seen.calls[0]
-    return {
-        "length": length,
-        "batch": batch,
-        "plain_ms": statistics.median(plain_times),
-        "ratio": statistics.median(ratios),
-        "ratio_low": min(ratios),
-        "ratio_high": max(ratios),
-        "extra_mib": (peaks[1] - peaks[0]) / 2**20,
-        "kernel": record.kernel,
-        "impl": record.impl,
+    def __enter__(self) -> "Side":
+        self.seen = self._stack.enter_context(self.enter())
+        self.run: Any = CapturedModel(self.model) if self.graph else self.model
+        self._masked = self.ids == self.model.spec.mask_id
+        for _ in range(WARM + 2):
+            self.step()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.__exit__(None, None, None)
+
+    def step(self) -> None:
+        with at_step(StepNumber(next(self._numbers), canvas=self.ids, masked=self._masked)):
+            self.run(self.ids)
+        if hasattr(self.seen, "steps"):
+            self.seen.steps.clear()
+
+    def median(self) -> float:
+        return statistics.median(milliseconds(self.step) for _ in range(STEPS))
+
+
+def variants(model: DiffusionTransformer, names: list[str]) -> dict[str, tuple[Enter, str]]:
+    """How each is entered, and what it is relative to."""
+    groups = {"masked": lambda step: step.masked, "unmasked": lambda step: ~step.masked}
+    known: dict[str, tuple[Enter, str]] = {
+        "received": (lambda: sl.observe(model, norms=False), "plain"),
+        "groups": (lambda: sl.observe(model, norms=False, groups=groups), "received"),
+        "norms": (lambda: sl.observe(model), "received"),
     }
+    for top in (1, 5, 10):
+        known[f"mask {top}"] = (lambda top=top: sl.intervene(model, sl.MaskSinks(top=top)), "received")
+    wanted = [name for name in known if name.split()[0] in names]
+    return {name: known[name] for name in known if name in wanted or name == "received"}
+
+
+def peak(side: Side) -> float:
+    """Bytes at the highest point of a step."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    side.step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
+
+
+def measure(
+    model: DiffusionTransformer, length: int, batch: int, chosen: dict[str, tuple[Enter, str]], *, graph: bool
+) -> list[dict[str, Any]]:
+    ids = torch.randint(0, 126000, (batch, length), device="cuda")
+    ids[:, length // 3 :: 2] = model.spec.mask_id  # half-written behind a prompt
+    times: dict[str, list[float]] = {"plain": []} | {name: [] for name in chosen}
+    peaks = {}
+    for block in range(BLOCKS):
+        for name, enter in {"plain": nullcontext, **{name: enter for name, (enter, _) in chosen.items()}}.items():
+            with Side(model, ids, enter, graph=graph) as side:
+                times[name].append(side.median())
+                if block == 0:
+                    peaks[name] = peak(side)
+    rows = []
+    for name, (_, base) in chosen.items():
+        ratios = [ours / theirs for ours, theirs in zip(times[name], times[base], strict=True)]
+        rows.append(
+            {
+                "mode": "graph" if graph else "eager",
+                "variant": name,
+                "to": base,
+                "length": length,
+                "batch": batch,
+                "base_ms": statistics.median(times[base]),
+                "ratio": statistics.median(ratios),
+                "ratio_low": min(ratios),
+                "ratio_high": max(ratios),
+                "extra_mib": (peaks[name] - peaks["plain"]) / 2**20,
+            }
+        )
+    return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lengths", default="192,512,1024,2048,4096")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="llada", choices=tuple(SHAPES))
+    parser.add_argument("--lengths", default="192,512,1024,2048,4096,8192,16384")
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--variants", default="received,groups,norms")
+    parser.add_argument("--modes", default="graph,eager")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
-    model = llada_8b(chosen.layers)
+    model = random_model(chosen.shape, chosen.layers)
     rows = []
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {chosen.layers} layers, batch {chosen.batch}")
-    print("variant            S     plain ms  ratio (low-high)       extra MiB  kernel       impl")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {chosen.shape}, batch {chosen.batch}")
+    print("mode   variant       S     base ms  ratio (low-high)       to         extra MiB")
     with torch.no_grad():
-        for name, options in VARIANTS.items():
+        for mode in chosen.modes.split(","):
             for length in map(int, chosen.lengths.split(",")):
-                row = {"variant": name} | measure(model, length, chosen.batch, options)
-                rows.append(row)
-                print(
-                    f"{name:17} {length:5d} {row['plain_ms']:9.2f}   {row['ratio']:.3f} ({row['ratio_low']:.3f}-"
-                    f"{row['ratio_high']:.3f})   {row['extra_mib']:9.1f}  {row['kernel']:12} {row['impl']}",
-                    flush=True,
-                )
-    if chosen.json:
-        chosen.json.write_text(json.dumps(rows, indent=1))
+                ways = variants(model, chosen.variants.split(","))
+                if mode == "graph":
+                    ways = {name: way for name, way in ways.items() if not name.startswith("mask")}
+                for row in measure(model, length, chosen.batch, ways, graph=mode == "graph"):
+                    rows.append({"shape": chosen.shape} | row)
+                    print(
+                        f"{mode:6} {row['variant']:9} {length:6d} {row['base_ms']:9.2f}   {row['ratio']:.3f} "
+                        f"({row['ratio_low']:.3f}-{row['ratio_high']:.3f})   {row['to']:9} {row['extra_mib']:9.1f}",
+                        flush=True,
+                    )
+                if chosen.json:
+                    chosen.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

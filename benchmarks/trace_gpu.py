@@ -1,9 +1,10 @@
 """What tracing costs on a GPU: a LLaDA-8B of random bf16 weights, 192 tokens (64 prompt, 128 generated), 64 steps.
 
-    PYTHONPATH=src python3 benchmarks/trace_gpu.py [--layers 32] [--steps 64]
+    PYTHONPATH=src python3 benchmarks/trace_gpu.py [--layers 32] [--steps 128]
 
-Seconds a step of plain generation and of tracing in the same run, their ratio, and the size on disk. Hashing the
-weights for the manifest happens once and is told apart.
+Milliseconds a step of plain generation and of tracing in the same run, the ratio of whole runs, and the size on disk;
+with steps launched by the host, and as a CUDA graph on both sides. A traced run counts from its first step to its last
+file. Hashing the weights for the manifest happens once and is told apart.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import time
 from pathlib import Path
 
 import torch
-from observe_gpu import llada_8b
+from observe_gpu import random_model
 
 import sinklens as sl
 from sinklens.recording.identity import hash_weights
@@ -28,27 +29,28 @@ VARIANTS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=128)
     chosen = parser.parse_args()
-    model = llada_8b(chosen.layers)
+    model = random_model("llada", chosen.layers)
     prompt = torch.randint(0, 126000, (1, 64), generator=torch.Generator().manual_seed(0)).tolist()
     sampler = sl.LLaDASampler(steps=chosen.steps, length=128, block=32)
-    sl.generate(model, prompt, sl.LLaDASampler(steps=4, length=128, block=32))  # warm
-    plain = timed(lambda: sl.generate(model, prompt, sampler))
-    hashing = timed(lambda: hash_weights(model))
-    print(f"plain: {1000 * plain / chosen.steps:.1f} ms a step; hashing the weights: {hashing:.1f} s")
+    short = sl.LLaDASampler(steps=8, length=128, block=32)
+    print(f"hashing the weights: {timed(lambda: hash_weights(model)):.1f} s")
     with tempfile.TemporaryDirectory() as scratch:
-        sl.trace(model, prompt, sl.LLaDASampler(steps=4, length=128, block=32), to=Path(scratch) / "warm")
-        for name, options in VARIANTS.items():
-            folder = Path(scratch) / name.replace(" ", "-").replace(",", "")
-            times: list[float] = []
-            note = lambda *_, times=times: times.append(time.perf_counter())  # noqa: E731
-            sl.trace(model, prompt, sampler, to=folder, progress=note, **options)
-            step = (time.perf_counter() - times[0]) / (chosen.steps - 1)  # from the first step to the last file
-            size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-            print(
-                f"{name}: {1000 * step:.1f} ms a step, {step * chosen.steps / plain:.2f} x plain, {size / 1e6:.1f} MB"
-            )
+        for graph in (False, True):
+            sl.generate(model, prompt, short, graph=graph)  # warm
+            sl.trace(model, prompt, short, to=Path(scratch) / f"warm-{graph}", graph=graph)
+            plain = timed(lambda graph=graph: sl.generate(model, prompt, sampler, graph=graph))
+            print(f"{'graph' if graph else 'eager'}, plain: {1000 * plain / chosen.steps:.1f} ms a step")
+            for name, options in VARIANTS.items():
+                folder = Path(scratch) / f"{graph}-{name}".replace(" ", "-").replace(",", "")
+                times: list[float] = []
+                note = lambda *_, times=times: times.append(time.perf_counter())  # noqa: E731
+                sl.trace(model, prompt, sampler, to=folder, progress=note, graph=graph, **options)
+                step = (time.perf_counter() - times[0]) / (chosen.steps - 1)
+                size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+                shown = f"{1000 * step:.1f} ms a step, {step * chosen.steps / plain:.2f} x plain, {size / 1e6:.1f} MB"
+                print(f"  {name}: {shown}", flush=True)
     print(f"peak memory {torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
 
 

@@ -9,18 +9,20 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sinklens.recording.behind import Behind
 from sinklens.recording.identity import describe_tokens
 from sinklens.recording.plan import Plan, plan_trace
 from sinklens.recording.steps import Recorder
 from sinklens.sampling.generate import finish
 from sinklens.sampling.step import Sampler
 from sinklens.traces.read import Trace, open_trace
-from sinklens.traces.rows import SampleEnd
+from sinklens.traces.rows import SampleEnd, StepRows
 from sinklens.traces.sample import SampleWriter
 from sinklens.traces.write import TraceWriter
 
@@ -43,6 +45,7 @@ def trace(
     maps: Iterable[Sequence[int]] = (),
     norms: bool = True,
     exact: bool = False,
+    graph: bool = False,
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Trace:
@@ -55,6 +58,7 @@ def trace(
     layers, heads, every: keep only these, and the attention of every N-th step only.
     maps: (layer, head, step) whose whole attention map is kept.
     norms: key, value, output and hidden norms too. exact: float32 untouched, not rounded.
+    graph: run the steps of a diffusion model as a CUDA graph, as `sl.generate` does; the same trace.
     resume: go on with a trace that was interrupted; the same arguments, the same result.
     """
     plan = plan_trace(
@@ -71,6 +75,7 @@ def trace(
         maps=maps,
         norms=norms,
         exact=exact,
+        graph=graph,
     )
     return run_plan(plan, to=to, resume=resume, progress=progress)
 
@@ -109,14 +114,21 @@ def _what_computed(recorded: Trace) -> dict[str, Any]:
 
 
 def _record(plan: Plan, number: int, sample: SampleWriter, progress: Progress | None) -> None:
-    recorder = Recorder(plan.model, plan.ids[number], plan.sampler, wanted=plan.wanted, seed=plan.seed + number)
+    recorder = Recorder(
+        plan.model, plan.ids[number], plan.sampler, wanted=plan.wanted, seed=plan.seed + number, graph=plan.graph
+    )
     occurring: set[int] = set()
-    with closing(recorder.rows()) as steps:  # whatever happens here, the observer is gone afterwards
-        for rows in steps:
-            sample.add(rows)
-            occurring.update(rows.ids.tolist(), rows.committed_ids.tolist())
+
+    def write(made: Callable[[], StepRows]) -> None:
+        rows = made()
+        sample.add(rows)
+        occurring.update(rows.ids.tolist(), rows.committed_ids.tolist())
+
+    with closing(recorder.rows()) as steps, Behind() as behind:  # whatever happens, the observer is gone afterwards
+        for step, made in enumerate(steps):
+            behind.do(partial(write, made))
             if progress is not None:
-                progress(number, len(plan.ids), rows.step + 1)
+                progress(number, len(plan.ids), step + 1)
     start = len(plan.ids[number])
     final, _, text = finish(plan.model, recorder.canvas[None].to(plan.model.device), start, plan.sampler)
     ids = final[0].cpu().numpy().astype(np.int32)

@@ -1,6 +1,7 @@
 """trace, sinks and figures as a shell runs them: end to end, interrupted, killed, refused."""
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -81,7 +82,20 @@ def test_misuse_of_trace_is_refused_in_words(
 
 def test_an_existing_trace_is_not_overwritten(sinklens: Run, recorded: Path, llada: Path) -> None:
     done = sinklens("trace", llada, "--prompt-ids", "1,2", *SHORT, "--to", recorded)
-    assert done.returncode == 2 and "already holds a trace (2 of 2 samples, complete)" in done.stderr
+    assert done.returncode == 2 and "already holds a trace that is complete (2 of 2 samples)" in done.stderr
+    assert f"`sinklens sinks {recorded}` describes it, `sinklens explore {recorded}` shows it" in done.stderr
+    assert "resume" not in done.stderr and "prompt, " not in done.stderr  # nothing to resume; no weights were loaded
+    nothing = sinklens("trace", "no/such/folder/here", "--prompt-ids", "1,2", "--to", recorded)
+    assert "already holds a trace" in nothing.stderr
+
+
+def test_a_trace_that_is_not_complete_says_how_to_go_on(sinklens: Run, recorded: Path, llada: Path) -> None:
+    shutil.rmtree(recorded / "samples" / "00001")
+    path = recorded / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"complete": False}))
+    done = sinklens("trace", llada, "--prompt-ids", "1,2", *SHORT, "--to", recorded)
+    assert done.returncode == 2 and "already holds a trace that is not complete (1 of 2 samples)" in done.stderr
+    assert "by the same command and --resume" in done.stderr and "explore" not in done.stderr
 
 
 def test_a_trace_goes_only_where_nothing_else_is(sinklens: Run, llada: Path, tmp_path: Path) -> None:
@@ -255,7 +269,8 @@ def test_figures_are_drawn_from_a_trace(sinklens: Run, recorded: Path, tmp_path:
     assert wrong.returncode == 2 and "unknown figure '2'" in wrong.stderr
     fresh = sinklens("figures", recorded, "--only", "10")
     assert "written to runs/figures-1" in fresh.stdout and (tmp_path / "runs/figures-1/figure_10.png").exists()
-    nothing = sinklens("figures", tmp_path, "--to", "figs")
+    (tmp_path / "empty").mkdir()
+    nothing = sinklens("figures", "empty", "--to", "figs")
     assert nothing.returncode == 1 and "is not a trace" in nothing.stderr
 
 

@@ -58,6 +58,9 @@ def trace(
     exact: Annotated[
         bool, typer.Option("--exact", metavar="", help="Store float32 as measured, not rounded to 12 bits.")
     ] = False,
+    graph: Annotated[
+        bool, typer.Option("--graph", metavar="", help="Steps as a CUDA graph (diffusion models on a GPU): faster.")
+    ] = False,
     name: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What figures call it.", show_default="the model's name")
     ] = None,
@@ -76,10 +79,14 @@ def trace(
     Every prompt is written when it is whole: after Ctrl-C or a kill, --resume goes on, with the same result.
     """
     given = collect_prompts(prompt or [], prompt_ids or [], prompts)
-    numbers = {"layers": parse_numbers("--layers", layers), "heads": parse_numbers("--heads", heads)}
+    wanted_layers, wanted_heads = parse_numbers("--layers", layers), parse_numbers("--heads", heads)
     wanted_maps = parse_maps(maps)
     if to is None and resume:
         raise UsageError("--resume needs --to DIR: the folder of the trace to go on with")
+    if to is not None and not resume and not dry_run:
+        from sinklens.traces.write import refuse_taken
+
+        refuse_taken(to)  # before the weights are loaded
     found = find_model(model, sampling, revision=revision, trust_remote_code=trust_remote_code)
     from sinklens.recording.plan import plan_trace
 
@@ -96,7 +103,9 @@ def trace(
         maps=wanted_maps,
         norms=not no_norms,
         exact=exact,
-        **numbers,
+        graph=graph,
+        layers=wanted_layers,
+        heads=wanted_heads,
     )
     folder = to or _fresh_folder(plan)
     size = _announce(plan, folder)

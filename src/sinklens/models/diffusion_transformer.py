@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from sinklens.cache.blocks import CanvasCache
 from sinklens.errors import UsageError
 from sinklens.models.inputs import check_ids, check_length, positions_of, real_tokens
 from sinklens.models.language_model import Messages
@@ -39,11 +40,20 @@ class DiffusionTransformer(nn.Module):
     def device(self) -> torch.device:
         return self.embed.weight.device
 
+    takes_canvas_cache = True  # `forward` computes the part of a canvas that a CanvasCache asks for
+
     # What comes from callers is annotated as anything, because it is checked here, with a message.
     def forward(
-        self, ids: Any, attention_mask: Any = None, position_ids: Tensor | None = None
+        self,
+        ids: Any,
+        attention_mask: Any = None,
+        position_ids: Tensor | None = None,
+        cache: CanvasCache | None = None,
     ) -> Float[Tensor, "batch query vocab"]:
-        """Logits of integer ids [batch, query]; attention_mask, of the same shape, is 0 at padding."""
+        """Logits of integer ids [batch, query]; attention_mask, of the same shape, is 0 at padding.
+
+        With a cache, `ids` are still the whole canvas, and the logits those of `cache.computed` alone.
+        """
         check_ids(ids, self.shape.rows)
         real = real_tokens(attention_mask, ids.shape)
         length = ids.shape[1]
@@ -54,11 +64,15 @@ class DiffusionTransformer(nn.Module):
             position_ids = positions_of(real)
         else:
             position_ids = torch.arange(length, device=ids.device)[None]
-        rotation = self._rotary.at(position_ids, length)
         visibility = Visibility.of(real, self.shape.padding, self.embed.weight.dtype)
+        if cache is not None:
+            computed = cache.computed_of(ids)
+            some = slice(computed.start, computed.stop)
+            ids, position_ids, visibility = ids[:, some], position_ids[:, some], visibility.seen_from(computed)
+        rotation = self._rotary.at(position_ids, length)
         x = self.embed(ids)
-        for block in self.blocks:
-            x = block(x, rotation, visibility)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, rotation, visibility, None if cache is None else cache.layers[layer])
         return self.unembed(self.final_norm(x))
 
     def unembed(self, x: Float[Tensor, "batch query width"]) -> Float[Tensor, "batch query vocab"]:

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from sinklens.attention.call import AttentionCall
 from sinklens.attention.seam import attend
+from sinklens.cache.blocks import LayerCache, Own
 from sinklens.errors import ModelError, choose
 
 PADDING = ("keys", "pairs", "uniform")
@@ -61,7 +61,8 @@ class Visibility:
     """The padding of one batch, as every layer hands it to attention."""
 
     mask: Bool[Tensor, "batch 1 rows key"] | Float[Tensor, "batch 1 rows key"] | None = None
-    real: Bool[Tensor, "batch key"] | None = None
+    real_keys: Bool[Tensor, "batch key"] | None = None
+    real_queries: Bool[Tensor, "batch query"] | None = None
 
     @classmethod
     def of(cls, real: Bool[Tensor, "batch key"] | None, padding: str, dtype: torch.dtype) -> "Visibility":
@@ -69,14 +70,23 @@ class Visibility:
             return cls()
         keys = real[:, None, None, :]
         if padding == "keys":
-            return cls(mask=keys, real=real)
+            return cls(mask=keys, real_keys=real, real_queries=real)
         pairs = keys & real[:, None, :, None]
         if padding == "pairs":
-            return cls(mask=pairs, real=real)
+            return cls(mask=pairs, real_keys=real, real_queries=real)
         # The lowest finite number swallows the logit it is added to: a row of nothing else is uniform, not
         # NaN.
         lowest = torch.finfo(dtype).min
-        return cls(mask=torch.zeros_like(pairs, dtype=dtype).masked_fill(~pairs, lowest), real=real)
+        mask = torch.zeros_like(pairs, dtype=dtype).masked_fill(~pairs, lowest)
+        return cls(mask=mask, real_keys=real, real_queries=real)
+
+    def seen_from(self, queries: range) -> "Visibility":
+        """What the queries at these positions see."""
+        if self.mask is None or self.real_queries is None:
+            return self
+        some = slice(queries.start, queries.stop)
+        mask = self.mask if self.mask.shape[2] == 1 else self.mask[:, :, some]
+        return Visibility(mask=mask, real_keys=self.real_keys, real_queries=self.real_queries[:, some])
 
 
 class RMSNorm(nn.Module):
@@ -148,20 +158,22 @@ class SelfAttention(nn.Module):
         x: Float[Tensor, "batch query width"],
         rotation: tuple[Float[Tensor, "rows query dim"], Float[Tensor, "rows query dim"]],
         visibility: Visibility,
+        cached: LayerCache | None = None,
     ) -> Float[Tensor, "batch query width"]:
         query, key, value = (
             projection(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for projection in (self.q, self.k, self.v)
         )
-        call = AttentionCall(
+        own = Own(
             query=rotate(query, *rotation, full_precision=self.full_precision),
             key=rotate(key, *rotation, full_precision=self.full_precision),
             value=value,
             mask=visibility.mask,
-            real_keys=visibility.real,
-            real_queries=visibility.real,
+            real_keys=visibility.real_keys,
+            real_queries=visibility.real_queries,
             output_weight=self.o.weight,
         )
-        output: Tensor = self.o(attend(call, self).transpose(1, 2).flatten(2))
+        seen = attend(own.call(), self) if cached is None else cached.attend(own, self)
+        output: Tensor = self.o(seen.transpose(1, 2).flatten(2))
         return output
 
 
@@ -194,7 +206,8 @@ class Block(nn.Module):
         x: Float[Tensor, "batch query width"],
         rotation: tuple[Float[Tensor, "rows query dim"], Float[Tensor, "rows query dim"]],
         visibility: Visibility,
+        cached: LayerCache | None = None,
     ) -> Float[Tensor, "batch query width"]:
-        x = x + self.attention(self.attention_norm(x), rotation, visibility)
+        x = x + self.attention(self.attention_norm(x), rotation, visibility, cached)
         output: Tensor = x + self.mlp(self.mlp_norm(x))
         return output

@@ -13,6 +13,7 @@ from sinklens.recording.identity import (
     hash_json,
 )
 from sinklens.recording.wanted import Wanted, read_wanted
+from sinklens.sampling.graphs import captured
 from sinklens.sampling.prompt import read_prompt
 from sinklens.sampling.prompt_list import Prompt, as_prompts, encode_prompt
 from sinklens.sampling.rng import read_seed
@@ -34,6 +35,7 @@ class Plan:
     seed: int  # of the first sample; the next one has seed + 1
     chat: bool
     name: str | None
+    graph: bool = False
 
     @property
     def steps(self) -> int:
@@ -109,9 +111,12 @@ def plan_trace(
     maps: Iterable[Sequence[int]] = (),
     norms: bool = True,
     exact: bool = False,
+    graph: bool = False,
 ) -> Plan:
     """Arguments as for `sinklens.trace`."""
     speaker = wrap(model)
+    if graph:
+        captured(speaker)  # refused now where it cannot be
     given = as_prompts(prompts)
     read_seed(seed)
     read_seed(seed + len(given) - 1)
@@ -136,4 +141,5 @@ def plan_trace(
         seed=seed,
         chat=chat,
         name=name,
+        graph=graph,
     )

@@ -12,6 +12,7 @@ row alone.
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,19 @@ class _Ended(Exception):  # noqa: N818 - not an error
 class Recorder:
     """The steps of one prompt. After the last, `canvas` is the final one."""
 
-    def __init__(self, model: Any, prompt: list[int], sampler: Sampler, *, wanted: Wanted, seed: int | None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        prompt: list[int],
+        sampler: Sampler,
+        *,
+        wanted: Wanted,
+        seed: int | None,
+        graph: bool = False,
+    ) -> None:
         self.model, self.wanted = model, wanted
         self.canvas: Int[Tensor, " position"] = torch.tensor(prompt)
-        self._run = steps(model, [prompt], sampler, seed=seed)
+        self._run = steps(model, [prompt], sampler, seed=seed, graph=graph)
         self._causal: bool = model.spec.causal
         self._sums = RunningSums()  # of an autoregressive run
         self._index = 0
@@ -50,15 +60,17 @@ class Recorder:
         self._seen: Observation | None = None
         self._asked: object = None  # what it was entered for
 
-    def rows(self) -> Generator[StepRows]:
-        """One entry a forward, as it happens."""
+    def rows(self) -> Generator[Callable[[], StepRows]]:
+        """One entry a forward, as it happens: what makes its rows, to be called once, after those before it.
+
+        It may be called while the run goes on, in another thread.
+        """
         try:
             with ExitStack() as self._open:
                 while True:
                     began = time.monotonic()
                     step, seen = self._advance()
-                    yield self._row(step, seen, began)
-                    self.canvas = step.canvas[0].cpu()
+                    yield partial(self._row, self._index, step, seen, seconds=time.monotonic() - began)
                     self._index += 1
         except _Ended:
             return
@@ -115,26 +127,27 @@ class Recorder:
             return {}
         return {"masked": lambda step: _masked(step, mask_id), "unmasked": lambda step: ~_masked(step, mask_id)}
 
-    def _row(self, step: Step, seen: StepObservation | None, began: float) -> StepRows:
+    def _row(self, index: int, step: Step, seen: StepObservation | None, *, seconds: float) -> StepRows:
         after, committed = step.canvas[0].cpu(), step.committed[0].cpu()
-        before = self._before(after, committed)
+        before = self._before(index, after, committed)
+        self.canvas = after
         places = (committed & ~self._is_masked(after)).nonzero().flatten()  # a proposed mask is no token
-        attention = None if seen is None else self._attention(seen, keys=len(before))
+        attention = None if seen is None else self._attention(index, seen, keys=len(before), computed=step.computed)
         return StepRows(
-            step=self._index,
+            step=index,
             ids=before.numpy().astype(np.int32),
             masked=self._is_masked(before).numpy(),
             committed=places.numpy().astype(np.int32),
             committed_ids=after[places].numpy().astype(np.int32),
             confidence=step.confidence[0].cpu().numpy(),
             block=None if step.block is None else (step.block.start, step.block.stop),
-            seconds=time.monotonic() - began,
+            seconds=seconds,
             attention=attention,
         )
 
-    def _before(self, after: Int[Tensor, " position"], committed: Bool[Tensor, " position"]) -> Tensor:
+    def _before(self, index: int, after: Int[Tensor, " position"], committed: Bool[Tensor, " position"]) -> Tensor:
         """What the forward read: the canvas of the step before; at first the prompt, or the canvas it began with."""
-        if self._causal or self._index:
+        if self._causal or index:
             return self.canvas
         return after.masked_fill(committed, self.model.spec.mask_id) if self.model.spec.mask_id is not None else after
 
@@ -142,7 +155,9 @@ class Recorder:
         mask_id = None if self._causal else self.model.spec.mask_id
         return torch.zeros_like(ids, dtype=torch.bool) if mask_id is None else ids == mask_id
 
-    def _attention(self, seen: StepObservation, *, keys: int) -> AttentionRows | None:
+    def _attention(
+        self, index: int, seen: StepObservation, *, keys: int, computed: range | None
+    ) -> AttentionRows | None:
         """The arrays of this step, summed over the steps so far in a causal run; None: not to be kept."""
         heads = list(self.wanted.heads)
         sums = {name: _numbers(getattr(seen, name)) for name in ("received", "expected", "viewers")}
@@ -154,7 +169,9 @@ class Recorder:
             sums = {name: self._sums.add(name, values) for name, values in sums.items()}
             queries = self._sums.queries
             hidden = None if hidden is None else self._sums.place("hidden", hidden)
-        if not self.wanted.stores(self._index):
+        elif hidden is not None and computed is not None:
+            hidden = _placed(hidden, computed, keys=keys)
+        if not self.wanted.stores(index):
             return None
         norms = _norms(seen, heads)
         if self._causal:
@@ -192,6 +209,15 @@ class Recorder:
         if len(seen.hidden) != self.model.spec.layers:
             return None
         return seen.hidden_norm[:, 0].numpy()[list(self.wanted.layers)]
+
+
+def _placed(
+    values: Float[np.ndarray, "layer query"], computed: range, *, keys: int
+) -> Float[np.ndarray, "layer key"]:
+    """Of the positions a step computed; NaN for those that a cache holds."""
+    placed = np.full((len(values), keys), np.nan, values.dtype)
+    placed[:, computed.start : computed.stop] = values
+    return placed
 
 
 def _norms(seen: StepObservation, heads: list[int]) -> dict[str, np.ndarray | None]:

@@ -24,11 +24,11 @@ from sinklens.attention.clock import StepNumber
 from sinklens.errors import UsageError, choose
 from sinklens.models.language_model import LanguageModel
 from sinklens.sampling import unmask
+from sinklens.sampling.block_cache import BlockCache, CachedRun, predict_with
 from sinklens.sampling.canvas import (
     begin_canvas,
     extend_mask,
     mask_id_of,
-    predict,
     refuse_unusable,
     shown,
     spread,
@@ -54,6 +54,7 @@ class DreamSampler:
     top_k: int | None = None
     alg_temp: Number | None = None  # temperature of the choice of positions; None or 0: the most confident
     eps: Number = 1e-3  # time of the last step, in (0, 1)
+    cache: BlockCache | None = None  # holds the prompt; None: every step computes the whole canvas
 
     def __post_init__(self) -> None:
         at_least("length", self.length, 1)  # before the steps, which the command line takes from it
@@ -68,6 +69,11 @@ class DreamSampler:
             raise UsageError(f"eps is {self.eps!r}; expected a number above 0 and below 1")
         if self.alg == "origin" and self.alg_temp:
             raise UsageError("alg_temp draws positions by confidence, but alg 'origin' has none; choose another alg")
+        if self.cache is not None and self.cache.suffix:
+            raise UsageError(
+                "suffix=True holds the masks behind a block, but DreamSampler has no blocks: any mask may be decided "
+                "at any step; leave suffix out, or use LLaDASampler, which runs on Dream too"
+            )
 
     def run(
         self,
@@ -78,26 +84,37 @@ class DreamSampler:
         """Steps of a run from `prompt`; every check is made before the first forward."""
         mask_id = mask_id_of(model, "DreamSampler")
         canvas = begin_canvas(prompt, self.length, mask_id)
-        return self._denoise(model, canvas, extend_mask(attention_mask, self.length), mask_id)
+        cached = None if self.cache is None else self.cache.start(model, prompt=prompt.shape[1], mask_id=mask_id)
+        return self._denoise(model, canvas, extend_mask(attention_mask, self.length), mask_id=mask_id, cached=cached)
 
     def _denoise(
         self,
         model: LanguageModel,
         canvas: Int[Tensor, "batch position"],
         attention_mask: Int[Tensor, "batch position"] | None,
+        *,
         mask_id: int,
+        cached: CachedRun | None,
     ) -> Iterator[Step]:
+        answer = range(canvas.shape[1] - self.length, canvas.shape[1])
         times = torch.linspace(1, self.eps, self.steps + 1)
         for index in range(self.steps):
             masked = canvas == mask_id
             number = StepNumber(index, canvas=canvas, masked=masked)
-            rows = predict(model, canvas, attention_mask, number)[masked]
+            predicted = predict_with(cached, model, canvas, attention_mask, number, block=answer)
+            rows = predicted.at(masked)
             refuse_unusable(rows, index)
             last = index == self.steps - 1
             leaving = torch.ones(()) if last else 1 - times[index + 1] / times[index]
             step = self._by_chance if self.alg == "origin" else self._by_confidence
             canvas, committed, confidence = step(canvas, masked, rows, leaving)
-            yield Step(index=index, canvas=canvas, committed=committed, confidence=shown(confidence, masked))
+            yield Step(
+                index=index,
+                canvas=canvas,
+                committed=committed,
+                confidence=shown(confidence, masked),
+                computed=predicted.computed,
+            )
 
     def _by_chance(
         self,

@@ -11,6 +11,7 @@ from torch import Tensor
 from sinklens.errors import UsageError
 from sinklens.models.language_model import LanguageModel
 from sinklens.models.load import wrap
+from sinklens.sampling.graphs import captured
 from sinklens.sampling.prompt import Padding, Prompt, read_prompt
 from sinklens.sampling.rng import draws_from
 from sinklens.sampling.special_ids import fill_id, stop_ids
@@ -24,6 +25,7 @@ def steps(
     *,
     attention_mask: Padding | None = None,
     seed: int | None = None,
+    graph: bool = False,
 ) -> Iterator[Step]:
     """The run as an iterator: each `next` runs one forward. Arguments are checked at once.
 
@@ -31,10 +33,12 @@ def steps(
     with its tokenizer).
     With `seed` the draws are those of torch's default generators after `torch.manual_seed(seed)`, and the
     caller's generators are left as they were.
+    graph: run the steps of a diffusion model as a CUDA graph (sampling/graphs.py): the same numbers, without the host's
+    share of the time.
     """
     speaker = wrap(model)
     ids, padding = read_prompt(speaker, prompt, attention_mask)
-    return _start(speaker, ids, padding, sampler, seed)
+    return _start(captured(speaker) if graph else speaker, ids, padding, sampler, seed)
 
 
 def generate(
@@ -44,11 +48,12 @@ def generate(
     *,
     attention_mask: Padding | None = None,
     seed: int | None = None,
+    graph: bool = False,
 ) -> Generation:
     """The finished run; arguments as for `steps`."""
     speaker = wrap(model)
     ids, padding = read_prompt(speaker, prompt, attention_mask)
-    taken = list(_start(speaker, ids, padding, sampler, seed))
+    taken = list(_start(captured(speaker) if graph else speaker, ids, padding, sampler, seed))
     if not taken:
         raise UsageError(f"{type(sampler).__name__}.run yielded no step; a sampler yields one Step for each forward")
     final, lengths, text = finish(speaker, taken[-1].canvas, ids.shape[1], sampler)

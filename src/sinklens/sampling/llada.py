@@ -15,7 +15,7 @@ MMaDA differs by its family name alone: confidence in float64, and its own stop 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 
 import torch
@@ -26,11 +26,11 @@ from sinklens.attention.clock import StepNumber
 from sinklens.errors import UsageError, choose
 from sinklens.models.language_model import LanguageModel
 from sinklens.sampling import unmask
+from sinklens.sampling.block_cache import BlockCache, CachedRun, Predicted, predict_with
 from sinklens.sampling.canvas import (
     begin_canvas,
     extend_mask,
     mask_id_of,
-    predict,
     refuse_unusable,
     shown,
     spread,
@@ -62,6 +62,7 @@ class LLaDASampler:
     eot_id: int | None = None  # None: the model's
     threshold: Number | None = None  # in (0, 1]; None: the schedule
     stop_at_eos: bool = False
+    cache: BlockCache | None = None  # None: every step computes the whole canvas
 
     def __post_init__(self) -> None:
         at_least("length", self.length, 1)  # before the steps, which the command line takes from it
@@ -104,6 +105,7 @@ class LLaDASampler:
             eos_id=required_id("eos_id", self.eos_id, model.spec) if wants_eos else None,
             eot_id=required_id("eot_id", self.eot_id, model.spec) if wants_eot else None,
             mmada=mmada,
+            cached=None if self.cache is None else self.cache.start(model, prompt=prompt.shape[1], mask_id=mask_id),
         )
         return loop.denoise(prompt)
 
@@ -120,6 +122,7 @@ class _Loop:
     eos_id: int | None
     eot_id: int | None
     mmada: bool
+    cached: CachedRun | None
 
     def denoise(self, prompt: Int[Tensor, "batch prompt"]) -> Iterator[Step]:
         start, size = prompt.shape[1], self.sampler.block
@@ -147,12 +150,13 @@ class _Loop:
 
     def _step(self, index: int, canvas: Int[Tensor, "batch position"], block: range, counts: list[int] | None) -> Step:
         masked = canvas == self.mask_id
-        logits = self._logits(StepNumber(index, canvas=canvas, masked=masked, block=block, rows=canvas.shape[0]))
+        number = StepNumber(index, canvas=canvas, masked=masked, block=block, rows=canvas.shape[0])
         eligible = masked.clone()
         eligible[:, block.stop :] = False
-        rows = logits[eligible]  # a copy: the model's own logits stay as they are
+        predicted = self._logits(number, block)
+        rows = predicted.at(eligible)
         refuse_unusable(rows, index)
-        tokens, values = self._decide(rows, logits.shape, eligible)
+        tokens, values = self._decide(rows, eligible)
         confidence = spread(values, eligible, outside=-torch.inf)
         if counts is None:
             assert self.sampler.threshold is not None
@@ -166,19 +170,22 @@ class _Loop:
             committed=committed,
             confidence=shown(confidence, eligible),
             block=block,
+            computed=predicted.computed,
         )
 
-    def _logits(self, step: StepNumber) -> Float[Tensor, "batch position vocab"]:
+    def _logits(self, step: StepNumber, block: range) -> Predicted:
         canvas, mask = step.canvas, self.attention_mask
         assert canvas is not None
         if self.sampler.cfg == 0:
-            return predict(self.model, canvas, mask, step)
+            return predict_with(self.cached, self.model, canvas, mask, step, block=block)
         both = torch.cat([canvas, canvas.masked_fill(self.given, self.mask_id)])
-        with_prompt, without = predict(self.model, both, None if mask is None else mask.repeat(2, 1), step).chunk(2)
-        return without + (self.sampler.cfg + 1) * (with_prompt - without)
+        masks = None if mask is None else mask.repeat(2, 1)
+        predicted = predict_with(self.cached, self.model, both, masks, step, block=block)
+        with_prompt, without = predicted.logits.chunk(2)
+        return replace(predicted, logits=without + (self.sampler.cfg + 1) * (with_prompt - without))
 
     def _decide(
-        self, logits: Float[Tensor, "row vocab"], shape: torch.Size, eligible: Bool[Tensor, "batch position"]
+        self, logits: Float[Tensor, "row vocab"], eligible: Bool[Tensor, "batch position"]
     ) -> tuple[Int[Tensor, " row"], Float[Tensor, " row"]]:
         """Token and confidence of each eligible position."""
         settings = self.sampler
@@ -186,6 +193,7 @@ class _Loop:
             logits[:, self.eos_id] = -torch.inf
         noise = None
         if settings.temperature > 0:
+            shape = torch.Size((*eligible.shape, logits.shape[1]))  # of all positions, as the original draws
             noise = unmask.gumbel_noise(shape, logits.device)[eligible]
         proposable = logits
         if settings.threshold is not None:

@@ -26,6 +26,7 @@ class Step:
     committed: Bool[Tensor, "batch position"]  # got their token in this step
     confidence: Float32[Tensor, "batch position"]  # what the choice was made by; NaN where there is none
     block: range | None = None  # positions of the block being filled, where there are blocks
+    computed: range | None = None  # positions the forward computed, where a cache holds the others; None: all
 
     def __repr__(self) -> str:
         """Shapes in place of tensors: a notebook shows what is last in a cell."""

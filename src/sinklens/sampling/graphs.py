@@ -1,0 +1,109 @@
+"""The forward of a run as one CUDA graph: captured when its shape comes back, replayed from then on.
+
+At a few hundred tokens a step is bound by the host, which launches some twenty kernels a layer, and more under an
+observer. A graph launches them all at once; what observers measure is part of it. Numbers and tokens are the same.
+
+Only forwards of one shape can be captured: a canvas that is denoised, not a text that grows.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from sinklens.attention.capture import capture
+from sinklens.attention.clock import current_step
+from sinklens.attention.observe import Replayed
+from sinklens.attention.seam import Scope, scopes_of
+from sinklens.errors import UsageError
+from sinklens.models.language_model import LanguageModel
+from sinklens.types import ModelSpec
+
+WARM = 2  # forwards of a shape before it is captured: kernels are compiled and chosen there
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Graph:
+    """One captured forward, and the places it reads from and writes to."""
+
+    replay: Callable[[], None]
+    ids: Int[Tensor, "batch position"]
+    logits: Float[Tensor, "batch position vocab"]
+    observers: tuple[Replayed, ...]
+
+    def run(self, ids: Int[Tensor, "batch position"]) -> Float[Tensor, "batch position vocab"]:
+        self.ids.copy_(ids)
+        for observer in self.observers:
+            observer.before()
+        self.replay()
+        for observer in self.observers:
+            observer.after()
+        return self.logits
+
+
+class CapturedModel:
+    """A model for one run. What it returns is overwritten by its next forward."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model, self.tokenizer = model, model.tokenizer
+        self.spec: ModelSpec = model.spec
+        self._module = _module_of(model)
+        self._graphs: dict[tuple[object, ...], _Graph] = {}
+        self._count: dict[tuple[object, ...], int] = {}
+        self._masks: dict[int, tuple[Tensor, Tensor | None]] = {}  # each is held, so that its id stays its own
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def __call__(self, ids: Any, attention_mask: Any = None) -> Float[Tensor, "batch position vocab"]:
+        scopes = scopes_of(self._module)
+        if any(scope.intervention is not None for scope in scopes):
+            raise UsageError("graph=True under an intervention, which decides anew at every step; leave graph out")
+        attention_mask = self._reduced(attention_mask)
+        key = (ids.shape, None if attention_mask is None else id(attention_mask), scopes)
+        graph = self._graphs.get(key)
+        if graph is None:
+            self._count[key] = self._count.get(key, 0) + 1
+            if self._count[key] <= WARM:
+                return self.model(ids, attention_mask=attention_mask)
+            graph = self._graphs[key] = self._capture(ids, attention_mask, scopes)
+        return graph.run(ids)
+
+    def _reduced(self, attention_mask: Tensor | None) -> Tensor | None:
+        """None where it hides nothing: asked once for each mask, because the card has to answer."""
+        if attention_mask is None:
+            return None
+        if id(attention_mask) not in self._masks:
+            real = None if bool(attention_mask.bool().all()) else attention_mask
+            self._masks[id(attention_mask)] = (attention_mask, real)
+        return self._masks[id(attention_mask)][1]
+
+    def _capture(self, ids: Tensor, attention_mask: Tensor | None, scopes: tuple[Scope, ...]) -> _Graph:
+        assert current_step() is not None
+        place, graph = ids.clone(), torch.cuda.CUDAGraph()
+        with capture(graph):
+            logits = self.model(place, attention_mask=attention_mask)
+        observers = tuple(scope.captured() for scope in scopes)  # type: ignore[attr-defined]
+        return _Graph(replay=graph.replay, ids=place, logits=logits, observers=observers)
+
+
+def captured(model: LanguageModel) -> CapturedModel:
+    """`model` for one run of a sampler whose forwards are all alike."""
+    if model.device.type != "cuda":
+        raise UsageError(f"graph=True on {model.device}; CUDA graphs are for NVIDIA GPUs: leave graph out")
+    if model.spec.causal:
+        raise UsageError(
+            f"graph=True for {model.spec.family!r}, an autoregressive model, whose text grows at every step; graphs "
+            "are for forwards of one shape, as diffusion models have them"
+        )
+    return CapturedModel(model)
+
+
+def _module_of(model: LanguageModel) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"graph=True for a {type(model).__name__}; expected a torch.nn.Module, as sl.load returns it")
+    return model
