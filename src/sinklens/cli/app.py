@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sinklens.cli.atlas import atlas
 from sinklens.cli.card import card
+from sinklens.cli.compress import compress
 from sinklens.cli.demo import demo
 from sinklens.cli.evaluate import evaluate
 from sinklens.cli.explore import explore
@@ -69,6 +71,8 @@ app.command(cls=PlainCommand)(sinks)
 app.command(cls=PlainCommand)(figures)
 app.command(cls=PlainCommand)(explore)
 app.command(cls=PlainCommand)(mask)
+app.command(cls=PlainCommand)(compress)
+app.command(cls=PlainCommand)(atlas)
 app.command(cls=PlainCommand)(evaluate)
 app.command("lm-eval", cls=PlainCommand, context_settings=PASS_THROUGH)(lm_eval)
 app.command(cls=PlainCommand)(card)

@@ -25,6 +25,13 @@ Likelihoods
     texts.py         a file as chunks
     perplexity.py    the loss on chunks under a condition
     text_experiment.py, text_result.py   many conditions on the same chunks, and what comes of it
+Key norms and caches (docs/atlas.md, docs/compress.md)
+    key_norms.py     norms of keys and the attention of the next query, chunk by chunk
+    peaks.py         the largest entries of keys of small norm set to 0
+    denoising_norms.py   norms and attention received while a canvas fills in
+    atlas.py, atlas_numbers.py, atlas_result.py, denoising_result.py, key_norm_result.py, key_norm_findings.py
+                     all of that for one model into a folder, and what comes of it
+    compress_*.py    text, pass keys, needles and LongBench with a cache that is cut, into a folder
 lm-evaluation-harness
     lm_eval_model.py, lm_eval_settings.py   sinklens as a model of the harness
     until.py, writing.py                    generation that ends with a stop string

@@ -4,6 +4,10 @@ item.py            Item: prompt, answer, what the grader checks; the splits
 word_problems.py   arithmetic stories with a worked solution
 small_programs.py  a function to finish, graded by running it
 passkey.py         a number hidden in filler text
+passkey_long.py    the same in prompts of exactly so many tokens, and on the published grid
+needle.py          a sentence hidden in a text, asked for at the end
+haystack.py        texts cut and filled to so many tokens
+longbench.py       five sets of LongBench, from files
 gsm8k.py           grade-school mathematics, from a file
 humaneval.py       functions to finish, from a file, graded by their published tests
 presets.py         the settings that published scores of both were made with

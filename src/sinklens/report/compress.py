@@ -1,0 +1,116 @@
+"""A compression result for people: figures and a table, from the document of results alone.
+
+    figure_compression  scores over the share of entries dropped
+    figure_skips        the same by skipped layers
+    figure_needle       scores by length and depth
+    figure_language     perplexity and accuracy against length
+    table.md
+
+Needs neither torch nor the rows. Only what the result has is drawn.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sinklens.files import written_whole
+from sinklens.report.compress_figures import draw_compression, draw_language, draw_skips
+from sinklens.report.compress_needle import draw_needle
+from sinklens.report.style import save, styled
+
+Result = Mapping[str, Any]
+FIGURES = {
+    "figure_compression": draw_compression,
+    "figure_skips": draw_skips,
+    "figure_needle": draw_needle,
+    "figure_language": draw_language,
+}
+_COLUMNS = ("order", "keep", "whole layers", "cache", "value", "- whole cache", "- random", "n")
+NOTE = (
+    "95 % intervals: Wilson's for shares of right answers, else the bootstrap over problems; differences are paired by "
+    "problem. *cache*: bytes after the cut over bytes of the whole cache."
+)
+
+
+def draw(result: Result, folder: Path) -> list[Path]:
+    """Write the figures (PNG and SVG) and table.md into a folder; the paths that were written."""
+    written = []
+    with styled():
+        for name, make in FIGURES.items():
+            figure = make(result)
+            if figure is not None:
+                written += save(figure, folder, name=name)
+    with written_whole(folder / "table.md") as temporary:
+        temporary.write_text(table_markdown(result), "utf-8")
+    return [*written, folder / "table.md"]
+
+
+def table_markdown(result: Result) -> str:
+    """All cells, a table for each task and length."""
+    lines = [f"# {result['model'] or 'Compressed caches'}"]
+    for name, rows in _tables(result):
+        lines += ["", f"## {name}", "", f"| {' | '.join(_COLUMNS)} |", "| --- " * len(_COLUMNS) + "|"]
+        lines += [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([*lines, "", NOTE, ""])
+
+
+def table_text(result: Result) -> str:
+    """The same for a terminal."""
+    lines: list[str] = []
+    for name, rows in _tables(result):
+        whole = [list(_COLUMNS), *rows]
+        widths = [max(len(row[place]) for row in whole) for place in range(len(_COLUMNS))]
+        lines += ["", name]
+        lines += [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in whole
+        ]
+    return "\n".join(lines).lstrip("\n")
+
+
+def _tables(result: Result) -> Iterator[tuple[str, list[list[str]]]]:
+    paper_grid = (result["settings"] or {}).get("paper_grid")
+    for family in result["retrieval"]:
+        task = f"{family['task']} {family['set']}" if family["set"] else family["task"]
+        unit = "characters of filler" if paper_grid and family["task"] == "passkey" else "tokens"
+        yield f"{task}, {family['length']} {unit}", [_row(cell, "value", _share) for cell in family["cells"]]
+    for one in result["language"]:
+        stride = "" if one["stride"] == 1 else f", cut every {one['stride']} tokens"
+        yield f"language modelling, {one['length']} tokens{stride}: nats a token", _language(one["cells"])
+
+
+def _language(cells: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    return [_row({**cell, "cache_share": None, "problems": cell["chunks"]}, "nll", _nats) for cell in cells]
+
+
+def _row(cell: Mapping[str, Any], level: str, show: Any) -> list[str]:
+    plain = cell["order"] == "none"
+    draws = f" x {cell['draws']}" if cell["draws"] > 1 else ""
+    budget = cell["keep"] + ("" if cell["schedule"] == "once" else f" ({cell['schedule']})")
+    cache = "" if cell["cache_share"] is None else f"{100 * cell['cache_share']:.0f} %"
+    return [
+        cell["order"] + (", strict" if cell["strict"] else ""),
+        "all" if plain else budget,
+        "all" if plain else cell["skip"] or "none",
+        cache,
+        show(cell[level], sign=""),
+        "" if cell["to_none"] is None else show(cell["to_none"], sign="+"),
+        "" if cell["to_random"] is None else show(cell["to_random"], sign="+"),
+        f"{cell['problems']}{draws}",
+    ]
+
+
+def _share(interval: Mapping[str, Any], *, sign: str) -> str:
+    return _interval(interval, sign=sign, digits=2)
+
+
+def _nats(interval: Mapping[str, Any], *, sign: str) -> str:
+    return _interval(interval, sign=sign, digits=3)
+
+
+def _interval(interval: Mapping[str, Any], *, sign: str, digits: int) -> str:
+    def number(value: float) -> str:
+        return f"{value:{sign}.{digits}f}"
+
+    if interval["low"] is None:
+        return number(interval["value"])
+    return f"{number(interval['value'])} [{number(interval['low'])}, {number(interval['high'])}]"
