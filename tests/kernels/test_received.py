@@ -72,7 +72,7 @@ def test_chunked_in_many_slabs(problem: Problem) -> None:
     from sinklens.kernels import chunked, uniform
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked, "SLAB_ELEMENTS", 1)
+        patch.setattr(chunked, "MOST_ELEMENTS", 1)
         patch.setattr(uniform, "SLAB_ELEMENTS", 1)
         check(problem, "chunked")
 

@@ -11,7 +11,9 @@ from torch import Tensor
 from sinklens.kernels.scores import Scores
 from sinklens.kernels.sums import Sums
 
-SLAB_ELEMENTS = 2**23  # logits held at once: 32 MiB in float32, and as much again for one temporary
+# Logits held at once, and as much again for one temporary: what a cache holds (4 MiB in float32), or more where that
+# would be fewer rows than a product needs to be fast, up to 32 MiB.
+SLAB_ELEMENTS, MOST_ELEMENTS, FAST_ROWS = 2**20, 2**23, 32
 
 
 def received(scores: Scores, *, codes: Int[Tensor, "batch query"], groups: int, entropy: bool = False) -> Sums:
@@ -21,10 +23,12 @@ def received(scores: Scores, *, codes: Int[Tensor, "batch query"], groups: int, 
     dtype = torch.promote_types(query.dtype, torch.float32)
     rows = scores.mask_rows()
     keys_t = scores.key.to(dtype).transpose(-1, -2)
-    totals = query.new_zeros((groups, batch, heads, keys), dtype=dtype)
+    counted = torch.stack([codes == group for group in range(groups)], dim=1).to(dtype)  # [batch, group, query]
+    totals = query.new_zeros((batch, heads, groups, keys), dtype=dtype)
     nulls = query.new_zeros((batch, heads), dtype=dtype)
     entropies = query.new_empty((batch, heads, queries), dtype=dtype) if entropy else None
-    slab = max(1, SLAB_ELEMENTS // max(1, batch * heads * keys))
+    row = max(1, batch * heads * keys)
+    slab = max(1, min(max(SLAB_ELEMENTS, FAST_ROWS * row), MOST_ELEMENTS) // row)
     for start in range(0, queries, slab):
         stop = min(start + slab, queries)
         chunk = query[:, :, start:stop].to(dtype).mul(scores.softmax_scale)
@@ -36,16 +40,17 @@ def received(scores: Scores, *, codes: Int[Tensor, "batch query"], groups: int, 
             logits.add_(added)
         if seen is not None:
             logits.masked_fill_(~seen, -torch.inf)
-        weights, null = _softmax_(logits, scores.sink_logits)
-        in_slab = codes[:, start:stop]
-        for group in range(groups):
-            totals[group] += _column_sums(weights, in_slab == group, alone=groups == 1)
+        if scores.mask is None and scores.sink_logits is None:  # every row sees something
+            weights, null = torch.softmax(logits, dim=-1), None
+        else:
+            weights, null = _softmax_(logits, scores.sink_logits)
+        totals += counted[:, None, :, start:stop] @ weights
         if null is not None:
-            nulls += (null * (in_slab >= 0)[:, None]).sum(-1)
+            nulls += (null * (codes[:, None, start:stop] >= 0)).sum(-1)
         if entropies is not None:
             rest = 0.0 if null is None else torch.special.entr(null)
             entropies[:, :, start:stop] = torch.special.entr(weights).sum(-1) + rest
-    return Sums(by_group=totals, null_mass=None if scores.sink_logits is None else nulls, entropy=entropies)
+    return Sums(by_group=totals.permute(2, 0, 1, 3), null_mass=None if scores.sink_logits is None else nulls, entropy=entropies)
 
 
 def _softmax_(logits: Tensor, sink_logits: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -64,10 +69,3 @@ def _softmax_(logits: Tensor, sink_logits: Tensor | None) -> tuple[Tensor, Tenso
         total = total + null
     total = total.masked_fill(sees_none, 1.0)
     return weights.div_(total), None if null is None else (null / total).squeeze(-1)
-
-
-def _column_sums(weights: Tensor, counts: Tensor, *, alone: bool) -> Tensor:
-    """Sum over the queries that count. With one group and nothing left out, no copy is made."""
-    if alone and bool(counts.all()):
-        return weights.sum(-2)
-    return torch.where(counts[:, None, :, None], weights, 0.0).sum(-2)
