@@ -84,11 +84,22 @@ class CapturedModel:
 
     def _capture(self, ids: Tensor, attention_mask: Tensor | None, scopes: tuple[Scope, ...]) -> _Graph:
         assert current_step() is not None
+        self._refuse_partial(scopes)
         place, graph = ids.clone(), torch.cuda.CUDAGraph()
         with capture(graph):
             logits = self.model(place, attention_mask=attention_mask)
+        if attention_mask is not None:
+            graph.replay()  # query groups are told apart with what the graph makes of the mask
         observers = tuple(scope.captured() for scope in scopes)  # type: ignore[attr-defined]
         return _Graph(replay=graph.replay, ids=place, logits=logits, observers=observers)
+
+    def _refuse_partial(self, scopes: tuple[Scope, ...]) -> None:
+        """Whoever looks at a part of the model alone would see one forward, and no other."""
+        for name, module in self._module.named_modules():
+            if set(scopes_of(module)) - set(scopes):
+                raise UsageError(
+                    f"graph=True while {name} is observed by itself; observe the whole model (layers=... keeps few)"
+                )
 
 
 def captured(model: LanguageModel) -> CapturedModel:
