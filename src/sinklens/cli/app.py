@@ -22,6 +22,7 @@ from sinklens.cli.lm_eval import PASS_THROUGH, lm_eval
 from sinklens.cli.mask import mask
 from sinklens.cli.models import models
 from sinklens.cli.options import Debug, debug_wanted
+from sinklens.cli.select import select_commands
 from sinklens.cli.sinks import sinks
 from sinklens.cli.sweep import sweep
 from sinklens.cli.trace import trace
@@ -73,6 +74,7 @@ app.command(cls=PlainCommand)(explore)
 app.command(cls=PlainCommand)(mask)
 app.command(cls=PlainCommand)(compress)
 app.command(cls=PlainCommand)(atlas)
+app.add_typer(select_commands(PlainGroup, PlainCommand), name="select")
 app.command(cls=PlainCommand)(evaluate)
 app.command("lm-eval", cls=PlainCommand, context_settings=PASS_THROUGH)(lm_eval)
 app.command(cls=PlainCommand)(card)

@@ -4,6 +4,7 @@ It reads the same objects that `--help` reads, but lays them out as Markdown of 
 depends neither on the width of a terminal nor on its colours.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import typer
@@ -36,11 +37,15 @@ In the document of `generate`, `finished` is false for a row that was interrupte
 
 def render() -> str:
     """The whole page."""
-    program = typer.main.get_command(app)
-    parts = [HEADER, _section("sinklens", program)]
-    commands: dict[str, Any] = getattr(program, "commands", {})
-    parts += [_section(f"sinklens {name}", command) for name, command in sorted(commands.items())]
-    return "\n".join(parts)
+    return "\n".join([HEADER, *_sections("sinklens", typer.main.get_command(app))])
+
+
+def _sections(title: str, command: Any) -> Iterator[str]:
+    """Of a command, then of those in it, by name."""
+    yield _section(title, command)
+    commands: dict[str, Any] = getattr(command, "commands", {})
+    for name, inner in sorted(commands.items()):
+        yield from _sections(f"{title} {name}", inner)
 
 
 def _section(title: str, command: Any) -> str:

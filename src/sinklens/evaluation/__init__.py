@@ -32,6 +32,8 @@ Key norms and caches (docs/atlas.md, docs/compress.md)
     atlas.py, atlas_numbers.py, atlas_result.py, denoising_result.py, key_norm_result.py, key_norm_findings.py
                      all of that for one model into a folder, and what comes of it
     compress_*.py    text, pass keys, needles and LongBench with a cache that is cut, into a folder
+Token selection in vision transformers (docs/selection.md)
+    selection_*.py   accuracy, kept tokens, cost and foreground by budget and channel, beside baselines, into a folder
 lm-evaluation-harness
     lm_eval_model.py, lm_eval_settings.py   sinklens as a model of the harness
     until.py, writing.py                    generation that ends with a stop string

@@ -50,7 +50,8 @@ def received(scores: Scores, *, codes: Int[Tensor, "batch query"], groups: int, 
         if entropies is not None:
             rest = 0.0 if null is None else torch.special.entr(null)
             entropies[:, :, start:stop] = torch.special.entr(weights).sum(-1) + rest
-    return Sums(by_group=totals.permute(2, 0, 1, 3), null_mass=None if scores.sink_logits is None else nulls, entropy=entropies)
+    null_mass = None if scores.sink_logits is None else nulls
+    return Sums(by_group=totals.permute(2, 0, 1, 3), null_mass=null_mass, entropy=entropies)
 
 
 def _softmax_(logits: Tensor, sink_logits: Tensor | None) -> tuple[Tensor, Tensor | None]:

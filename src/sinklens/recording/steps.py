@@ -211,9 +211,7 @@ class Recorder:
         return seen.hidden_norm[:, 0].numpy()[list(self.wanted.layers)]
 
 
-def _placed(
-    values: Float[np.ndarray, "layer query"], computed: range, *, keys: int
-) -> Float[np.ndarray, "layer key"]:
+def _placed(values: Float[np.ndarray, "layer query"], computed: range, *, keys: int) -> Float[np.ndarray, "layer key"]:
     """Of the positions a step computed; NaN for those that a cache holds."""
     placed = np.full((len(values), keys), np.nan, values.dtype)
     placed[:, computed.start : computed.stop] = values

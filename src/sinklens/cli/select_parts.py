@@ -1,0 +1,75 @@
+"""What the commands of `select` share: options, models, images, devices."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sinklens.cli.interrupts import interrupts_deferred
+from sinklens.errors import UsageError
+
+if TYPE_CHECKING:
+    from sinklens.selection.data import Images
+    from sinklens.selection.selector import Selector
+
+DATA = "data.json"  # in the folder of a model: what it was trained on
+EMBEDDED = "tiny-vit-selection"
+Data = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="fashion, digits, digits-canvas, cifar10, imagenette, a hub id, or a folder with a subfolder a class.",
+        show_default="what the model was trained on",
+    ),
+]
+Fit = Annotated[bool, typer.Option("--fit", metavar="", help="Scale, crop and convert images that differ from those.")]
+
+
+def load_data(data: str, **settings: Any) -> "Images":
+    from sinklens.selection.data import load_images
+
+    return load_images(data, **settings)
+
+
+def taken_by(selector: "Selector") -> dict[str, Any]:
+    """Size and channels of the images that a model takes."""
+    backbone = selector.backbone
+    height, width = (count * side for count, side in zip(backbone.grid, backbone.patch, strict=True))
+    if height != width:
+        raise UsageError(f"this model takes images of {height} x {width} pixels; expected one that takes squares")
+    return {"size": height, "channels": backbone.channels}
+
+
+def selector_folder(model: str) -> Path:
+    """Where a model is, by its name."""
+    from sinklens.models.catalog import ZOO
+    from sinklens.selection.folder import EMBEDDED as HERE
+
+    return ZOO / model if model in HERE else Path(model).expanduser()
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """What the model was trained on, where it says so."""
+    from sinklens.models.fields import read_json
+
+    return dict(read_json(folder / DATA)) if (folder / DATA).is_file() else {}
+
+
+def device_of(name: str | None) -> str:
+    import torch
+
+    if name is None or name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"--device {name}: {str(error).splitlines()[0]}; expected cpu, cuda or cuda:1") from error
+    return name
+
+
+def import_selection() -> None:
+    """Everything large, in one go that Ctrl-C does not disturb."""
+    with interrupts_deferred():
+        import sinklens.selection.training
+
+        del sinklens

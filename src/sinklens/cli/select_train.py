@@ -1,0 +1,95 @@
+"""`sinklens select train`: a selector from a recipe and images."""
+
+import sys
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sinklens.cli import options
+from sinklens.cli.interrupts import INTERRUPTED
+from sinklens.cli.select_parts import DATA, Fit, device_of, import_selection, load_data, taken_by
+
+if TYPE_CHECKING:
+    from sinklens.selection.data import Images
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="An embedded recipe, or a TOML file.")],
+    *,
+    data: Annotated[str, typer.Option(metavar="NAME", help="Images, as for `select evaluate`.")] = "fashion",
+    to: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Model and log.", show_default="a new one, runs/select-NAME-N"),
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe: seed=1, schedule.steps=100, alpha=0.3."),
+    ] = None,
+    images: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Only the first so many.", show_default="all")
+    ] = None,
+    redraw: Annotated[
+        bool, typer.Option("--redraw", metavar="", help="Canvases are drawn anew in every epoch (best on a GPU).")
+    ] = False,
+    fit: Fit = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", metavar="", help="Go on with the run in --to from where it last saved.")
+    ] = False,
+    device: options.Device = None,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Train a selector: one model for every budget.
+
+    The folder is a model that `select evaluate` and `select show` take, with log.jsonl beside it.
+    """
+    import_selection()
+    from sinklens.cli.output import fresh_folder, prepare_folder, print_json
+    from sinklens.files import write_json
+    from sinklens.selection.recipe import read_selection_recipe
+    from sinklens.selection.training import build_selector
+
+    wanted = read_selection_recipe(recipe, tuple(change or ()))
+    folder = to or fresh_folder(f"select-{wanted.name}")
+    prepare_folder(folder)
+    asked: dict[str, Any] = {**taken_by(build_selector(wanted)), "fit": fit, "device": device_of(device)}
+    print(f"{wanted.name}: {wanted.schedule.steps:,} steps of {wanted.schedule.batch} images", file=sys.stderr)
+    pictures = load_data(data, split="train", limit=images, **asked)
+    held = load_data(data, split="validation", limit=images, **asked)
+
+    def drawn(epoch: int) -> "Images":
+        return pictures if epoch == 0 else load_data(data, split="train", limit=images, seed=epoch, **asked)
+
+    entries = _train(wanted, drawn if redraw else pictures, held, folder, resume=resume, device=device_of(device))
+    write_json(folder / DATA, {"data": data, "classes": list(pictures.classes)})
+    if json:
+        print_json({"model": str(folder), "recipe": wanted.as_dict(), "log": entries})
+        return
+    for name, value in entries[-1].items():
+        print(f"{name.ljust(20)}{value:,.4g}")
+    print(f"next: sinklens select evaluate {quote(str(folder))}")
+
+
+def _train(recipe: Any, data: Any, held: Any, folder: Path, *, resume: bool, device: str) -> list[dict[str, Any]]:
+    import json
+
+    from sinklens.cli.live import CountDisplay
+    from sinklens.cli.output import stderr_console
+    from sinklens.selection.training import LOG, train
+
+    display = CountDisplay(stderr_console())
+
+    def stepped(step: int, entry: Any) -> None:
+        display.show([], step=step, steps=recipe.schedule.steps)
+
+    try:
+        train(recipe, data, to=folder, validation=held, device=device, resume=resume, stepped=stepped)
+        return [json.loads(line) for line in (folder / LOG).read_text("utf-8").splitlines()]
+    except KeyboardInterrupt:
+        pass
+    finally:
+        display.close()
+    print(f"interrupted; --resume with --to {quote(str(folder))} goes on from where it last saved", file=sys.stderr)
+    raise typer.Exit(INTERRUPTED)

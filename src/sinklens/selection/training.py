@@ -1,0 +1,256 @@
+"""`train`: from a recipe and images to a selector in a folder, with a log.
+
+Every draw (order of the images, budgets, noise) is made from the seed and the step alone, and what is saved holds the
+optimizer too. So a run that is killed goes on from where it last saved and, on a CPU, ends with the same bits.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sinklens.errors import UsageError
+from sinklens.files import write_json
+from sinklens.models.fields import read_json
+from sinklens.selection.backbone import wrap_backbone
+from sinklens.selection.calibration import batch_of, calibrate
+from sinklens.selection.channel import AWGN, Channel, Erasure
+from sinklens.selection.folder import fill, load_selector, save_selector, tensors_of
+from sinklens.selection.losses import draw_alphas, task_loss
+from sinklens.selection.recipe import SelectionRecipe
+from sinklens.selection.selector import Selector
+from sinklens.selection.state import read_state, write_state
+from sinklens.selection.vit import SmallViT
+
+STATE, ABOUT, LOG = "state.safetensors", "training.json", "log.jsonl"
+_FULL, _ORDER, _BUDGET, _NOISE = range(4)  # purposes of draws
+
+
+def build_selector(recipe: SelectionRecipe) -> Selector:
+    """The selector of a recipe before its first step."""
+    if recipe.start is None:
+        backbone: Any = SmallViT(recipe.shape, seed=recipe.seed)
+    else:
+        with torch.random.fork_rng(devices=[]):  # a new head is drawn from it
+            torch.manual_seed(recipe.seed)
+            backbone = wrap_backbone(recipe.start, classes=recipe.shape.classes)
+    return Selector(backbone, recipe.gating, codec_rate=recipe.codec_rate, seed=recipe.seed)
+
+
+def train(
+    recipe: SelectionRecipe,
+    data: Any,
+    *,
+    to: str | Path,
+    validation: Any = None,
+    device: str | torch.device = "cpu",
+    resume: bool = False,
+    stepped: Callable[[int, Mapping[str, float]], None] = lambda step, entry: None,
+) -> Selector:
+    """Train on `data` (images [n, channels, height, width] in [0, 1] or bytes, labels [n]) into the folder `to`.
+
+    data: or a function from the number of an epoch to as many images, for canvases that are new in every epoch.
+    validation: what the calibration is measured on; the training images where there is none.
+    """
+    to = Path(to)
+    selector = build_selector(recipe).to(device)
+    run = _Run(recipe, selector, data, to=to)
+    first = _begin(run, resume=resume)
+    if first < recipe.schedule.steps:
+        run.go(first, stepped)
+        selector.eval()
+        held = run.last_images() if validation is None else validation
+        if recipe.alpha is None and recipe.gating.budgets == 1:
+            calibrate(selector, held)
+        save_selector(selector, to, metadata={"step": str(recipe.schedule.steps)})
+        write_json(to / ABOUT, run.about(recipe.schedule.steps))
+        (to / STATE).unlink(missing_ok=True)
+    return selector.eval()
+
+
+def _begin(run: "_Run", *, resume: bool) -> int:
+    """The first step to do; the log is cut to what lies before."""
+    to = run.to
+    known = read_json(to / ABOUT) if (to / ABOUT).is_file() else None
+    if known is None:
+        to.mkdir(parents=True, exist_ok=True)
+        (to / LOG).unlink(missing_ok=True)
+        return 0
+    if known.get("fingerprint") != run.recipe.fingerprint:
+        raise UsageError(f"{to} was trained by another recipe; train this one into another folder")
+    if not resume:
+        raise UsageError(
+            f"{to} holds a run that reached step {known['step']}; ask to resume it, or choose another folder"
+        )
+    if not (to / STATE).is_file():  # finished
+        done = load_selector(to)
+        run.selector.calibration = done.calibration.to(run.device)
+        fill(run.selector, tensors_of(done))
+        return run.recipe.schedule.steps
+    step = read_state(to / STATE, run.selector, run.optimizer)
+    entries = [line for line in _lines(to / LOG) if json.loads(line)["step"] <= step]
+    (to / LOG).write_text("".join(line + "\n" for line in entries), "utf-8")
+    return step
+
+
+class _Run:
+    """One training under way."""
+
+    def __init__(self, recipe: SelectionRecipe, selector: Selector, data: Any, *, to: Path) -> None:
+        self.recipe, self.selector, self.data, self.to = recipe, selector, data, to
+        first = data(0) if callable(data) else data
+        _check_data(selector, first)
+        self.count = len(first.labels)
+        self.device = selector.calibration.device
+        self.optimizer = _optimizer(recipe, selector)
+        self._epoch, self._images, self._order = -1, first, torch.empty(0, dtype=torch.long)
+
+    def go(self, first: int, stepped: Callable[[int, Mapping[str, float]], None]) -> None:
+        """Train to the end, saving on the way."""
+        schedule = self.recipe.schedule
+        self.selector.train()
+        sums: dict[str, Tensor] = {}
+        counted, clock = 0, time.monotonic()
+        for step in range(first, schedule.steps):
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.recipe.optimizer.lr * schedule.rate(step)
+            found = self.step(step)
+            sums = {key: sums.get(key, torch.zeros((), device=self.device)) + value for key, value in found.items()}
+            counted, done = counted + 1, step + 1
+            if done % schedule.save_every and done != schedule.steps:
+                stepped(done, {})
+                continue
+            entry = {key: float(value) / counted for key, value in sums.items()}
+            entry["images_per_second"] = counted * schedule.batch / (time.monotonic() - clock)
+            with (self.to / LOG).open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": done, **entry}) + "\n")
+            self.save(done)
+            stepped(done, entry)
+            sums, counted, clock = {}, 0, time.monotonic()
+
+    def step(self, step: int) -> dict[str, Tensor]:
+        """One update; its losses, still on the device."""
+        recipe, selector = self.recipe, self.selector
+        images, labels = self._batch(step)
+        full = step < recipe.schedule.plain or bool(
+            torch.rand((), generator=self._draws(step, _FULL)) < recipe.schedule.full_share
+        )
+        alphas = self._alphas(step, full)
+        with self._precision():
+            selected = selector(
+                images,
+                alphas[:, 0],
+                channel_alpha=alphas[:, 1] if recipe.gating.budgets == 2 else None,
+                channel=None if full else self._channel(step),
+                generator=self._draws(step, _NOISE, self.device),
+            )
+        task = task_loss(selected.logits, labels, smoothing=recipe.optimizer.smoothing)
+        spent = recipe.budget.of(selected.shares, alphas.to(self.device), channel_gate=selector.channel_gate)
+        self.optimizer.zero_grad(set_to_none=True)
+        (task + spent).backward()  # type: ignore[no-untyped-call]
+        trained = [value for value in selector.parameters() if value.requires_grad]
+        torch.nn.utils.clip_grad_norm_(trained, recipe.optimizer.clip)
+        self.optimizer.step()
+        right = (selected.logits.argmax(dim=1) == labels).float().mean()
+        return {"task": task.detach(), "budget": spent.detach(), "accuracy": right}
+
+    def _alphas(self, step: int, full: bool) -> Float[Tensor, "batch budgets"]:
+        size = (self.recipe.schedule.batch, self.recipe.gating.budgets)
+        if full:
+            return torch.ones(size)
+        if self.recipe.alpha is not None:
+            return torch.full(size, self.recipe.alpha)
+        return draw_alphas(*size, generator=self._draws(step, _BUDGET))
+
+    def _channel(self, step: int) -> Channel | None:
+        noise = self.recipe.noise
+        links: list[Channel] = []
+        if noise.snr_low is not None and noise.snr_high is not None:
+            draws = torch.rand(self.recipe.schedule.batch, generator=self._draws(step, _NOISE))
+            links.append(AWGN(noise.snr_low + (noise.snr_high - noise.snr_low) * draws))
+        if noise.erasure:
+            links.append(Erasure(noise.erasure))
+        if not links:
+            return None
+
+        def through(symbols: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+            for link in links:
+                symbols = link(symbols, generator=generator)
+            return symbols
+
+        return through
+
+    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Images and labels of a step. An epoch is one permutation, without what does not fill a batch."""
+        batch = self.recipe.schedule.batch
+        epoch, turn = divmod(step, max(1, self.count // batch))
+        if self._epoch != epoch:
+            self._epoch = epoch
+            self._images = self.data(epoch) if callable(self.data) else self.data
+            order = torch.randperm(self.count, generator=self._draws(epoch, _ORDER))
+            self._order = order.repeat(-(-batch // self.count))
+        return batch_of(self._images, self._order[turn * batch : (turn + 1) * batch], self.device)
+
+    def _draws(self, step: int, purpose: int, device: torch.device | None = None) -> torch.Generator:
+        return torch.Generator(device or "cpu").manual_seed((self.recipe.seed * 2**24 + step) * 4 + purpose)
+
+    def last_images(self) -> Any:
+        """The images of the epoch under way."""
+        return self._images
+
+    def _precision(self) -> Any:
+        if self.recipe.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def about(self, step: int) -> dict[str, Any]:
+        return {"step": step, "fingerprint": self.recipe.fingerprint, "recipe": self.recipe.as_dict()}
+
+    def save(self, step: int) -> None:
+        write_state(self.to / STATE, self.selector, self.optimizer, step=step)
+        write_json(self.to / ABOUT, self.about(step))
+
+
+def _optimizer(recipe: SelectionRecipe, selector: Selector) -> torch.optim.Optimizer:
+    """AdamW; decay is for the matrices of backbone and codec alone."""
+    decayed, others = [], []
+    for name, value in selector.named_parameters():
+        if not recipe.optimizer.train_backbone and _is_frozen(name):
+            value.requires_grad_(False)
+        elif value.dim() > 1 and name.endswith("weight") and not name.startswith("gates."):
+            decayed.append(value)
+        else:
+            others.append(value)
+    groups = [
+        {"params": decayed, "weight_decay": recipe.optimizer.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    fused = selector.calibration.is_cuda
+    return torch.optim.AdamW(groups, lr=recipe.optimizer.lr, betas=(0.9, 0.98), fused=fused)
+
+
+def _is_frozen(name: str) -> bool:
+    """With a frozen backbone, its class token and head still learn."""
+    return name.startswith("backbone.") and not any(part in name for part in ("cls", "classifier", "distillation"))
+
+
+def _check_data(selector: Selector, data: Any) -> None:
+    labels = data.labels
+    if not len(labels):
+        raise UsageError("there are no images to train on; expected at least one")
+    highest = int(labels.max())
+    if highest >= selector.backbone.classes:
+        raise UsageError(
+            f"the images have labels up to {highest}, the model {selector.backbone.classes} classes; set shape.classes"
+        )
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text("utf-8").splitlines() if path.is_file() else []
