@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from peers_worker import compare
+from peers_worker import CLOCKS, compare_peaks, compare_times
 
 VOCABULARY, HEAD = 512, 64
 Row = dict[str, Any]
@@ -44,22 +44,31 @@ def build(layers: int, heads: int, *, width: int, device: str) -> Any:
     return model.to(torch.float32 if device == "cpu" else torch.bfloat16).eval()
 
 
-def measure(model: Any, length: int, *, device: str, repeats: int) -> Row:
+def measure(shape: tuple[int, int], lengths: list[int], chosen: argparse.Namespace, *, memory: bool) -> list[Row]:
+    """Times, or peaks of memory, of one model at several lengths."""
     import sinklens as sl
 
-    ids = torch.randint(0, VOCABULARY, (1, length), device=device)
+    model = build(*shape, width=chosen.width, device=chosen.device)
+    rows = []
+    for length in lengths:
+        ids = torch.randint(0, VOCABULARY, (1, length), device=chosen.device)
 
-    def plain() -> None:
-        model(ids, logits_to_keep=1, use_cache=False)
+        def plain(ids: torch.Tensor = ids) -> None:
+            model(ids, logits_to_keep=1, use_cache=False)
 
-    def observed() -> torch.Tensor:
-        with sl.observe(model, norms=False) as seen:
-            plain()
-        return seen.received
+        def observed(ids: torch.Tensor = ids) -> torch.Tensor:
+            with sl.observe(model, norms=False) as seen:
+                plain(ids)
+            return seen.received
 
-    found = compare(plain, observed, device=device, repeats=repeats)
-    shape = {"layers": model.config.num_hidden_layers, "heads": model.config.num_attention_heads, "length": length}
-    return found | shape | {"second_s": found["observed_s"] - found["plain_s"]}
+        if memory:
+            found = compare_peaks(plain, observed, device=chosen.device)
+        else:
+            asked = {"device": chosen.device, "repeats": chosen.repeats, "clock": chosen.clock}
+            found = compare_times(plain, observed, **asked)
+            found["second_s"] = found["observed_s"] - found["plain_s"]
+        rows.append(found | {"layers": shape[0], "heads": shape[1], "length": length})
+    return rows
 
 
 def exponent(rows: list[Row], quantity: str, *, against: str, last: int | None = None) -> float | None:
@@ -82,23 +91,28 @@ def not_negligible(rows: list[Row]) -> int | None:
 
 
 def sweep(chosen: argparse.Namespace) -> dict[str, list[Row]]:
-    common = {"device": chosen.device, "repeats": chosen.repeats}
-    model = build(chosen.layers, chosen.heads, width=chosen.width, device=chosen.device)
-    series = {"tokens": [measure(model, int(length), **common) for length in chosen.lengths.split(",")]}
-    del model
-    times = (1, 2, 4, 8)
-    shapes = {
-        "layers": [(max(1, chosen.layers // 2) * factor, chosen.heads) for factor in times],
-        "heads": [(chosen.layers, max(1, chosen.heads // 2) * factor) for factor in times],
+    lengths = [int(length) for length in chosen.lengths.split(",")]
+    halves = max(1, chosen.layers // 2), max(1, chosen.heads // 2)
+    plans: dict[str, list[tuple[tuple[int, int], list[int]]]] = {
+        "tokens": [((chosen.layers, chosen.heads), lengths)],
+        "layers": [((halves[0] * factor, chosen.heads), [chosen.at]) for factor in (1, 2, 4, 8)],
+        "heads": [((chosen.layers, halves[1] * factor), [chosen.at]) for factor in (1, 2, 4, 8)],
     }
-    for name, pairs in shapes.items():
-        series[name] = [
-            measure(build(*pair, width=chosen.width, device=chosen.device), chosen.at, **common) for pair in pairs
+
+    def run(memory: bool) -> dict[str, list[Row]]:
+        return {
+            name: [row for shape, many in plan for row in measure(shape, many, chosen, memory=memory)]
+            for name, plan in plans.items()
+        }
+
+    times, peaks = run(memory=False), run(memory=True)  # in this order: see peak_mib
+    return {
+        name: [
+            one | two | {"layers_heads": one["layers"] * one["heads"]}
+            for one, two in zip(rows, peaks[name], strict=True)
         ]
-    for rows in series.values():
-        for row in rows:
-            row["layers_heads"] = row["layers"] * row["heads"]
-    return series
+        for name, rows in times.items()
+    }
 
 
 def exponents(series: dict[str, list[Row]]) -> dict[str, dict[str, list[float | None]]]:
@@ -184,6 +198,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--at", type=int, default=512, help="tokens for the sweep over layers and heads")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path)
     chosen = parser.parse_args()

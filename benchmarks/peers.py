@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peers_worker import METHODS, OVER
+from peers_worker import CLOCKS, METHODS, OVER
 
 ROOT = Path(__file__).parents[1]
 TORCH = "torch==2.13.0"
@@ -34,6 +34,7 @@ RANDOM_1B: dict[str, Any] = {
     "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "head_dim": 64,
     "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "tie_word_embeddings": True,
 }  # fmt: skip
+START = 1024  # tokens: the first length tried inside a memory limit
 Rows = list[dict[str, Any]]
 
 
@@ -95,7 +96,8 @@ def measure(name: str, chosen: argparse.Namespace) -> None:
         return
     for length in missing:  # an older result must not stand in for a run that fails
         saved(chosen, name, length).unlink(missing_ok=True)
-    more = ("--out", str(chosen.work), "--lengths", ",".join(missing), "--repeats", str(chosen.repeats))
+    more = ["--out", str(chosen.work), "--lengths", ",".join(missing)]
+    more += ["--repeats", str(chosen.repeats), "--clock", chosen.clock]
     done = subprocess.run(command(name, chosen, *more), capture_output=True, text=True, check=False, env=offline())
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -146,13 +148,13 @@ def resident_gib(process: int) -> float:
 
 def longest(name: str, chosen: argparse.Namespace) -> str:
     """The longest prompt that fits, by doubling, in words."""
-    length = 256
+    length = START
     while length <= chosen.longest:
         answer = fits(name, length, chosen)
         if answer is None:
-            return f"more than {length // 2} ({length} took over {chosen.patience:.0f} s)"
+            return f"not known ({length} took over {chosen.patience:.0f} s)"
         if not answer:
-            return str(length // 2) if length > 256 else "under 256"
+            return str(length // 2) if length > START else f"under {START}"
         length *= 2
     return f"at least {length // 2}"
 
@@ -197,7 +199,8 @@ def draw(rows: Rows, to: Path) -> None:
             lengths = [row["length"] for row in mine]
             style = line_style(number) | {"marker": MARKERS[number], "markersize": 3.5}
             ratio.plot(lengths, [row["observed_s"] / row["plain_s"] for row in mine], label=name, **style)
-            memory.plot(lengths, [max(row["extra_mib"], 1.0) for row in mine], **style)
+            above = [row for row in mine if row["extra_mib"] > 0]  # below lies noise, which has no logarithm
+            memory.plot([row["length"] for row in above], [row["extra_mib"] for row in above], **style)
         for axis, label in ((ratio, "time / plain SDPA forward"), (memory, "peak memory above plain (MiB)")):
             axis.set_xscale("log", base=2)
             axis.set_yscale("log")
@@ -222,6 +225,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--lengths", default="256,512,1024")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor: on a machine shared with others")
     parser.add_argument("--limit", type=float, help="GiB; look for the longest prompt inside it")
     parser.add_argument("--longest", type=int, default=8192, help="tokens to try at most")
     parser.add_argument("--patience", type=float, default=240.0, help="seconds for one try")

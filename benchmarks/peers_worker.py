@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 OVER = 3  # exit status: out of the memory that --limit allows
+MMAP_THRESHOLD = -3  # glibc's M_MMAP_THRESHOLD
 Run = Callable[[], Any]
 
 
@@ -184,14 +185,18 @@ def prompt(folder: Path, length: int, *, device: str) -> torch.Tensor:
     return torch.tensor([(ids * -(-length // len(ids)))[:length]], device=device)
 
 
-def seconds(run: Run, *, device: str) -> float:
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
+
+
+def seconds(run: Run, *, device: str, clock: str) -> float:
+    """`processor` counts what this process was given, all threads together: for a machine shared with others."""
     if device != "cpu":
         torch.cuda.synchronize()
-    start = time.perf_counter()
+    start = CLOCKS[clock]()
     run()
     if device != "cpu":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return CLOCKS[clock]() - start
 
 
 def status_mib(field: str) -> float:
@@ -201,7 +206,10 @@ def status_mib(field: str) -> float:
 
 
 def peak_mib(run: Run, *, device: str) -> float:
-    """How far memory rises above its level before the run: resident memory on a CPU, allocated tensors on a GPU."""
+    """How far memory rises above its level before the run: resident memory on a CPU, allocated tensors on a GPU.
+
+    On a CPU this slows down every later allocation of the process: take times first.
+    """
     gc.collect()
     if device != "cpu":
         torch.cuda.synchronize()
@@ -210,41 +218,48 @@ def peak_mib(run: Run, *, device: str) -> float:
         run()
         torch.cuda.synchronize()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # memory freed earlier would hide what this run asks for
+    # Memory freed earlier would hide what this run asks for: give it back, and let every tensor come from the system.
+    libc = ctypes.CDLL("libc.so.6")
+    libc.mallopt(MMAP_THRESHOLD, 64 * 1024)
+    libc.malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM back to VmRSS
     level = status_mib("VmRSS")
     run()
     return status_mib("VmHWM") - level
 
 
-def compare(plain: Run, observed: Run, *, device: str, repeats: int) -> dict[str, Any]:
-    """Times of both, one after the other in turn, warm; and the peak memory of both."""
+def compare_times(plain: Run, observed: Run, *, device: str, repeats: int, clock: str) -> dict[str, Any]:
+    """Medians of both, run in turn, warm; and the ratio of every turn."""
     times: dict[str, list[float]] = {"plain": [], "observed": []}
     for turn in range(repeats + 1):
         for name, run in (("plain", plain), ("observed", observed)):
-            took = seconds(run, device=device)
+            took = seconds(run, device=device, clock=clock)
             if turn:
                 times[name].append(took)
     middle = {name: statistics.median(values) for name, values in times.items()}
-    peaks = {"plain": peak_mib(plain, device=device), "observed": peak_mib(observed, device=device)}
     return {
         "plain_s": middle["plain"], "observed_s": middle["observed"], "ratio": middle["observed"] / middle["plain"],
         "ratios": [b / a for a, b in zip(times["plain"], times["observed"], strict=True)], "times": times,
-        "plain_mib": peaks["plain"], "observed_mib": peaks["observed"], "extra_mib": peaks["observed"] - peaks["plain"],
     }  # fmt: skip
+
+
+def compare_peaks(plain: Run, observed: Run, *, device: str) -> dict[str, float]:
+    plain_mib, observed_mib = peak_mib(plain, device=device), peak_mib(observed, device=device)
+    return {"plain_mib": plain_mib, "observed_mib": observed_mib, "extra_mib": observed_mib - plain_mib}
 
 
 def measure(name: str, chosen: argparse.Namespace) -> None:
     method = METHODS[name](chosen.model, device=chosen.device)
-    for length in map(int, chosen.lengths.split(",")):
-        ids = prompt(chosen.model, length, device=chosen.device)
-        found = compare(
-            lambda ids=ids: method.plain(ids), lambda ids=ids: method.observed(ids), device=chosen.device,  # type: ignore[misc]
-            repeats=chosen.repeats,
-        )  # fmt: skip
-        np.save(chosen.out / f"{name}-{length}.npy", method.observed(ids).cpu().numpy())
-        versions = {package: version(package) for package in ("torch", *method.packages)}
-        found |= {"method": name, "length": length, "versions": versions, "threads": torch.get_num_threads()}
+    prompts = {n: prompt(chosen.model, n, device=chosen.device) for n in map(int, chosen.lengths.split(","))}
+    sides = {n: (partial(method.plain, ids), partial(method.observed, ids)) for n, ids in prompts.items()}
+    asked = {"device": chosen.device, "repeats": chosen.repeats, "clock": chosen.clock}
+    times = {n: compare_times(*both, **asked) for n, both in sides.items()}
+    versions = {package: version(package) for package in ("torch", *method.packages)}
+    for length, both in sides.items():
+        found = times[length] | compare_peaks(*both, device=chosen.device)
+        found |= {"method": name, "length": length, "versions": versions}
+        found |= {"threads": torch.get_num_threads(), "clock": chosen.clock}
+        np.save(chosen.out / f"{name}-{length}.npy", both[1]().cpu().numpy())
         (chosen.out / f"{name}-{length}.json").write_text(json.dumps(found))
 
 
@@ -270,6 +285,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=24.0, help="GiB on the GPU")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     chosen = parser.parse_args()
     with torch.no_grad():
         if chosen.once is not None:
