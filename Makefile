@@ -98,4 +98,4 @@ $(KVPRESS)/.ready: constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-kvpress build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-kvpress .venv-peers build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
