@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -36,6 +36,7 @@ def test_size_and_special_ids(tokenizer: Tokenizer) -> None:
 @limits(deadline=None, max_examples=300)
 @given(text=st.text(max_size=80))
 def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
+    assume(not any(token in text for token in SPECIAL_TOKENS))  # these are read as what they stand for
     encoded = tokenizer.encode(text)
     assert encoded.ids[0] == 0
     assert tokenizer.decode(encoded.ids) == text
