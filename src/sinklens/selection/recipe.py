@@ -2,7 +2,6 @@
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
@@ -14,6 +13,7 @@ from sinklens.errors import UsageError, choose
 from sinklens.selection.losses import BudgetLoss
 from sinklens.selection.selector import Gating
 from sinklens.selection.vit import ViTShape
+from sinklens.tables import read_table
 
 RECIPES = Path(__file__).parent / "recipes"
 PRECISIONS = ("float32", "bfloat16")
@@ -120,19 +120,8 @@ PARTS: dict[str, Any] = {
 
 def read_selection_recipe(name: str | Path, changes: tuple[str, ...] = ()) -> SelectionRecipe:
     """A recipe by the name of an embedded one or by its file; `changes` are settings such as "schedule.steps=100"."""
-    path = Path(name)
-    if not path.suffix and (RECIPES / f"{name}.toml").is_file():
-        path = RECIPES / f"{name}.toml"
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in RECIPES.glob("*.toml")))
-        raise UsageError(f"no recipe {str(name)!r}; expected a TOML file or one of {known}")
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is no TOML ({error}); expected a recipe such as those in {RECIPES.name}/") from error
-    for change in changes:
-        _apply(values, change)
-    return selection_recipe_of(values, source=str(path))
+    values, source = read_table(name, changes, folder=RECIPES)
+    return selection_recipe_of(values, source=source)
 
 
 def selection_recipe_of(values: Mapping[str, Any], *, source: str) -> SelectionRecipe:
@@ -141,22 +130,6 @@ def selection_recipe_of(values: Mapping[str, Any], *, source: str) -> SelectionR
     parts = {name: read_part(kind, given.pop(name, {}), f"{source}: {name}") for name, kind in PARTS.items()}
     recipe: SelectionRecipe = read_part(SelectionRecipe, {**given, **parts}, source)
     return recipe
-
-
-def _apply(values: dict[str, Any], change: str) -> None:
-    key, separator, text = change.partition("=")
-    if not separator:
-        raise UsageError(f"setting {change!r}; expected KEY=VALUE, such as schedule.steps=100")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    *parts, last = key.strip().split(".")
-    for part in parts:
-        values = values.setdefault(part, {})
-        if not isinstance(values, dict):
-            raise UsageError(f"setting {change!r}; {part} is a single value, not a part of a recipe")
-    values[last] = value
 
 
 def read_part(kind: Any, values: Any, where: str) -> Any:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import tomllib
 from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from sinklens.errors import UsageError, choose
 from sinklens.models.layers import TransformerShape
+from sinklens.tables import read_table
 
 FAMILIES = ("llama", "llada", "dream")
 RECIPES = Path(__file__).parent / "recipes"
@@ -152,35 +152,8 @@ def _as_dict(value: Any) -> dict[str, Any]:
 
 def read_recipe(name: str | Path, changes: tuple[str, ...] = ()) -> Recipe:
     """A recipe by the name of an embedded one or by its file; `changes` are settings such as "schedule.steps=100"."""
-    path = Path(name)
-    if not path.suffix and (RECIPES / f"{name}.toml").is_file():
-        path = RECIPES / f"{name}.toml"
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in RECIPES.glob("*.toml")))
-        raise UsageError(f"no recipe {str(name)!r}; expected a TOML file or one of {known}")
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is no TOML ({error}); expected a recipe such as those in {RECIPES.name}/") from error
-    for change in changes:
-        _apply(values, change)
-    return recipe_of(values, source=str(path))
-
-
-def _apply(values: dict[str, Any], change: str) -> None:
-    key, separator, text = change.partition("=")
-    if not separator:
-        raise UsageError(f"setting {change!r}; expected KEY=VALUE, such as schedule.steps=100")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    *parts, last = key.strip().split(".")
-    for part in parts:
-        values = values.setdefault(part, {})
-        if not isinstance(values, dict):
-            raise UsageError(f"setting {change!r}; {part} is a single value, not a part of a recipe")
-    values[last] = value
+    values, source = read_table(name, changes, folder=RECIPES)
+    return recipe_of(values, source=source)
 
 
 def recipe_of(values: dict[str, Any], *, source: str) -> Recipe:
