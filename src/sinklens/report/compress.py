@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sinklens.files import written_whole
 from sinklens.report.compress_figures import draw_compression, draw_language, draw_skips
 from sinklens.report.compress_needle import draw_needle
-from sinklens.report.style import save, styled
+from sinklens.report.style import save_all
 
 Result = Mapping[str, Any]
 FIGURES = {
@@ -34,15 +33,7 @@ NOTE = (
 
 def draw(result: Result, folder: Path) -> list[Path]:
     """Write the figures (PNG and SVG) and table.md into a folder; the paths that were written."""
-    written = []
-    with styled():
-        for name, make in FIGURES.items():
-            figure = make(result)
-            if figure is not None:
-                written += save(figure, folder, name=name)
-    with written_whole(folder / "table.md") as temporary:
-        temporary.write_text(table_markdown(result), "utf-8")
-    return [*written, folder / "table.md"]
+    return save_all(FIGURES, result, folder, table=table_markdown(result))
 
 
 def table_markdown(result: Result) -> str:

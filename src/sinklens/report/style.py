@@ -7,7 +7,7 @@ object interface alone is used, and its settings are put back afterwards.
 
 import threading
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -91,6 +91,19 @@ def save(figure: Any, to: Path, *, name: str) -> list[Path]:
         written.append(path)
         figure.set_layout_engine("none")  # laid out once: the two files show the same
     return written
+
+
+def save_all(makers: "Mapping[str, Callable[[Any], Any]]", result: Any, folder: Path, *, table: str) -> list[Path]:
+    """Every figure that a result has numbers for (a maker gives None without), and table.md; what was written."""
+    written = []
+    with styled():
+        for name, make in makers.items():
+            figure = make(result)
+            if figure is not None:
+                written += save(figure, folder, name=name)
+    with written_whole(folder / "table.md") as temporary:
+        temporary.write_text(table, "utf-8")
+    return [*written, folder / "table.md"]
 
 
 def line_style(number: int) -> dict[str, Any]:
