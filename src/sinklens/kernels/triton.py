@@ -22,6 +22,7 @@ from sinklens.kernels.sums import Sums
 
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 NO_MASK, BOOL_MASK, FLOAT_MASK = 0, 1, 2
+LONG = 2048  # keys from which large tiles of the second pass win: benchmarks/tiles_gpu.py
 # Lengths and outer strides change from call to call; specialising on them would compile the kernels over and over.
 _UNSPECIALIZED = [
     "n_h", "per_kv", "n_q", "n_k", "n_d",
@@ -242,6 +243,7 @@ def received(
         )  # fmt: skip
     lse = lse.float().contiguous()
     totals = query.new_empty((groups, batch, heads, n_k), dtype=torch.float32)
+    blocks = _column_blocks(blocks, n_k)
     _column_kernel[(triton.cdiv(n_k, blocks["BLOCK_K"]), batch * heads)](
         query, key, holder, lse, codes.to(torch.int32).contiguous(), totals,
         *query.stride(), *key.stride(), *mask_strides, totals.stride(0), *sizes,
@@ -299,3 +301,10 @@ def _blocks(query: Tensor, *, masked: bool) -> dict[str, int]:
         "num_warps": 4,
         "num_stages": 2,
     }
+
+
+def _column_blocks(blocks: dict[str, int], keys: int) -> dict[str, int]:
+    """Of the second pass: long sequences fill the card with tiles of many keys, short ones do not."""
+    if keys < LONG or blocks["BLOCK_K"] < 128:  # small for a reason: a mask, float32, an odd head
+        return blocks
+    return {**blocks, "BLOCK_Q": 64, "BLOCK_K": 256}
