@@ -99,3 +99,17 @@ def test_a_part_that_is_observed_alone_is_refused() -> None:
     model = sl.load("tiny-llada", device="cuda")
     with sl.observe(model.blocks[1]), pytest.raises(UsageError, match=r"while blocks\.1.* is observed by itself"):
         sl.generate(model, PROMPTS[:1], SAMPLERS["tiny-llada"], graph=True)
+
+
+@pytest.mark.gpu
+def test_a_causal_run_is_traced_on_a_gpu(tmp_path: Path) -> None:
+    """Its cache is fed by a part of the model: what was seen must be in host memory before rows are made of it."""
+    traces = [
+        sl.trace(
+            sl.load("tiny-llama", device=device), PROMPTS, sl.AutoregressiveSampler(length=8), to=tmp_path / device
+        )
+        for device in ("cpu", "cuda")
+    ]
+    for sample in traces[0].samples:
+        ours, theirs = (torch.from_numpy(trace.layer(sample, 1).received) for trace in traces)
+        torch.testing.assert_close(ours, theirs, atol=2e-2, rtol=2e-2, equal_nan=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 from sinklens.attention.call import AttentionCall, Site
@@ -187,21 +187,26 @@ class Meter:
                 f"{int(site.step)} ({batch} x {queries} x {place.width} floats a head), over the limit of "
                 f"{self.wanted.map_bytes:,}; ask for fewer maps, or raise map_bytes"
             )
-        index = torch.tensor(heads, device=call.query.device)
+        shared = all_heads // call.key.shape[1]
         mask = call.mask
         if mask is not None and mask.dim() == 4 and mask.shape[1] > 1:
-            mask = mask[:, index]
+            mask = _heads(mask, heads)
         few = Scores(
-            query=call.query[:, index],
-            key=call.key[:, index // (all_heads // call.key.shape[1])],
+            query=_heads(call.query, heads),
+            key=_heads(call.key, [head // shared for head in heads]),
             mask=mask,
             is_causal=call.is_causal,
             scale=call.scale,
             softcap=call.softcap,
-            sink_logits=None if call.sink_logits is None else call.sink_logits[index],
+            sink_logits=None if call.sink_logits is None else _heads(call.sink_logits[None], heads)[0],
         )
         weights, _ = probabilities(few, dtype=torch.float32)
         return {head: place.put(weights[:, i]) for i, head in enumerate(heads)}
+
+
+def _heads(values: Shaped[Tensor, "batch heads *rest"], heads: list[int]) -> Shaped[Tensor, "batch chosen *rest"]:
+    """Some heads. Not by an index, which would be copied to the card: a graph allows none of that."""
+    return torch.stack([values[:, head] for head in heads], dim=1)
 
 
 def _members(

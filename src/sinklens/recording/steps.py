@@ -88,6 +88,8 @@ class Recorder:
                 "Step for each forward"
             )
         del seen.steps[:-1]
+        if self._causal:  # a cache is fed by a part of the model, whose forward ends when the next one begins
+            seen.steps[0].pack()
         return step, seen.steps[0]
 
     def _observer(self) -> Observation | None:
