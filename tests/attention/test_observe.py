@@ -347,3 +347,12 @@ def test_a_part_called_alone_is_a_forward_of_its_own(golden: Path) -> None:
         model(ids)
     assert [len(step.calls) for step in seen.steps] == [3, 3]
     assert [step.step for step in seen.steps] == [0, 1]
+
+
+def test_steps_that_were_thrown_away_were_seen(golden: Path) -> None:
+    """Whoever reads each step as it comes may drop it."""
+    model = sl.load(golden / "llada")
+    with torch.no_grad(), sl.observe(model, maps=[(1, 0)]) as seen:
+        model(vectors(golden, "llada")["input_ids"])
+        seen.steps.clear()
+    assert not seen.steps

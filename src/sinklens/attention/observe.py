@@ -37,6 +37,7 @@ class _Observer:
         self.meter = Meter(wanted)
         self.observation = Observation()
         self._forward = 0  # the watch's number of the forward that `steps[-1]` holds
+        self._measured: set[tuple[Kind, int]] = set()  # layers, whatever became of the steps since
         self._beside = Beside()
         self._packed: Packed | None = None  # of the last forward that was captured
         watch.on_end = self._end
@@ -51,6 +52,7 @@ class _Observer:
             return
         call = seen.incoming if self.wanted.before else seen.effective
         step = self.current()
+        self._measured.add((site.kind, site.layer))
         with self._beside.branch(seen) if capturing() else nullcontext():
             step.calls.append(self.meter.measure(seen, self.watch.step(), self.watch.canvas(call)))
 
@@ -85,10 +87,9 @@ class _Observer:
 
     def check(self) -> None:
         """After the context: something must have been seen, and all that was asked for."""
-        calls = self.observation.calls
-        if not calls:
+        if not self._measured:
             raise ObservationError(_why_nothing(self.watch, self.wanted))
-        layers = {record.site.layer for record in calls if record.site.kind == "self"}
+        layers = {layer for kind, layer in self._measured if kind == "self"}
         missing = {layer for layer, _ in self.wanted.maps} - layers
         if missing:
             raise ObservationError(
