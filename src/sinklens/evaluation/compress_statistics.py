@@ -17,6 +17,7 @@ from sinklens.sinks.intervals import wilson
 from sinklens.sinks.resample import Interval, bootstrap
 
 DRAWS = 10_000  # of the bootstrap
+USUAL = "0,1"  # layers that stay whole unless something else is asked for
 Row = Mapping[str, Any]
 Values = dict[Any, list[float]]  # by problem, one a draw
 
@@ -43,17 +44,20 @@ def rank(cell: Cell) -> tuple[Any, ...]:
 
 
 def entry(cell: Cell, values: Mapping[Cell, Values], *, binary: bool) -> dict[str, Any]:
-    """One cell: its level, its difference to the untouched cache and to random entries of the same budget."""
+    """One cell: its level, its difference to the untouched cache, to random entries of the same budget, and to the
+    same with the usual layers whole."""
     mine = values[cell]
     compressed = cell.order != NOTHING
     plain = values.get(Cell()) if compressed else None
     drawn = values.get(replace(cell, order="random")) if compressed and cell.order != "random" else None
+    usual = values.get(replace(cell, skip=USUAL)) if compressed and cell.skip != USUAL else None
     return {
         "cell": str(cell),
         **{name: value for name, value in cell.as_dict().items() if name != "draw"},
         "value": asdict(_level(mine, binary=binary)),
         "to_none": _difference(mine, plain) if plain else None,
         "to_random": _difference(mine, drawn) if drawn else None,
+        "to_usual_layers": _difference(mine, usual) if usual else None,
         "draws": max(len(one) for one in mine.values()),
     }
 

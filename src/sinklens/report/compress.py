@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sinklens.report.columns import columns
 from sinklens.report.compress_figures import draw_compression, draw_language, draw_skips
 from sinklens.report.compress_needle import draw_needle
 from sinklens.report.style import save_all
@@ -45,16 +46,11 @@ def table_markdown(result: Result) -> str:
     return "\n".join([*lines, "", NOTE, ""])
 
 
-def table_text(result: Result) -> str:
-    """The same for a terminal."""
+def table_text(result: Result, *, width: int | None = None) -> str:
+    """The same for a terminal of so many columns."""
     lines: list[str] = []
     for name, rows in _tables(result):
-        whole = [list(_COLUMNS), *rows]
-        widths = [max(len(row[place]) for row in whole) for place in range(len(_COLUMNS))]
-        lines += ["", name]
-        lines += [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in whole
-        ]
+        lines += ["", name, *columns(_COLUMNS, rows, width=width)]
     return "\n".join(lines).lstrip("\n")
 
 

@@ -50,14 +50,18 @@ def draw_compression(result: Result) -> Any | None:
 
 
 def draw_skips(result: Result) -> Any | None:
-    """The same with a line for each set of skipped layers, for one order; None where there is one set."""
+    """The same with a line for each set of skipped layers, for one order, where there are several; else None."""
     entries = [cell for one in result["retrieval"] for cell in one["cells"]]
     skips = [one[0] for one in variants(entries)]
     if len(set(skips)) < 2:
         return None
     order, rest = orders_of(entries)[0], variants(entries)[0][1:]
     names = list(dict.fromkeys(sorted(skips, key=lambda skip: (len(skip), skip))))
-    families = [one for one in result["retrieval"] if order in orders_of(one["cells"])]
+    families = [
+        one for one in result["retrieval"] if len({cell["skip"] for cell in one["cells"] if cell["order"] == order}) > 1
+    ]
+    if not families:
+        return None
     figure, axes = panel_grid(1, len(families), height=1.75)
     for axis, family in zip(axes, families, strict=True):
         axis.set_title(f"{title(family)}, order {order}")
@@ -66,7 +70,7 @@ def draw_skips(result: Result) -> Any | None:
             _line(axis, shown, number, len(names))
         _finish(axis, family["cells"])
     _label(axes, families)
-    words = [f"layers {skip} whole" if skip else "no layer whole" for skip in names]
+    words = [f"layer{'s' if ',' in skip else ''} {skip} whole" if skip else "no layer whole" for skip in names]
     legend(figure, [*_handles(words), _untouched()])
     return figure
 
