@@ -1,25 +1,31 @@
 """What a cache makes of a diffusion sampler: time, memory, and answers, against the run without one:
-`python benchmarks/block_cache.py [--models tiny-llada,tiny-dream] [--tasks word_problems,small_programs]
-[--problems 48] [--blocks 16,32] [--refresh 1,2,4,8,16] [--keep 32,16] [--device X] [--json]`.
+`python benchmarks/block_cache.py [--problems 48] [--device cuda --batch 256] [--refresh 1,2,4,8,16] [--keep 32,16]
+[--to rows.jsonl] [--seconds 60]`; `python benchmarks/block_cache.py --table rows.jsonl` prints the table of such rows.
 
     refresh n       the prompt and finished blocks are held, and the whole canvas is computed every n steps and where
                     a block begins; `block`: only there
     + suffix        the masks behind the block are held too
     keep k, order   of the prompt each kv head holds k entries, at the --evict-at refresh; random: --draws draws
-    sampler         block b: LLaDASampler, on any model; whole: DreamSampler, all of the answer at once (Dream only)
+    sampler         n blocks: LLaDASampler; whole: DreamSampler, all of the answer at once (models that predict p + 1)
+
+Every way to cache is run for all models and tasks before the next one, so that a run that ends early (--seconds: no
+further cell is begun) has the same ways everywhere.
 
 Seconds are those of generating, a problem: of the processor on a CPU, where others may be at work too, else of the
-clock. `held` is what the cache holds at the end of a run, a problem, and as a share of the keys and values of the whole
-canvas. `solved` has Wilson's interval; `difference` is to the run without a cache on the same problems, in points, with
-a bootstrap over problems; gained and lost are counts of problems (sums of shares over draws).
+clock, behind one short run to warm up. `held` is what the cache holds at the end of a run, a problem, and as a share of
+the keys and values of the whole canvas. `solved` has Wilson's interval; `difference` is to the run without a cache on
+the same problems, in points, with a bootstrap over problems; gained and lost are counts of problems (sums of shares
+over draws).
 """
 
 import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +38,12 @@ from sinklens.tasks import task
 from sinklens.tasks.item import Item
 
 NONE = "none"
+GRADERS = 4  # beside a GPU; each waits for a process of its own
+LENGTHS = {"word_problems": 64, "small_programs": 32}  # tokens of an answer
+COLUMNS = (
+    "model", "task", "sampler", "cache", "ms a problem", "speed", "held", "peak", "solved, % (95 %)",
+    "difference, points (95 %)", "gained / lost", "same text, %",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,47 +67,75 @@ class Way:
     draws: int = 1
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Group:
+    """What all ways to cache are tried on."""
+
+    name: str  # of the model
+    model: Any
+    items: Sequence[Item]
+    blocks: int | None  # of an answer; None: DreamSampler
+
+    @property
+    def length(self) -> int:
+        return LENGTHS[self.items[0].task]
+
+    @property
+    def sampler(self) -> str:
+        return "whole" if self.blocks is None else f"{self.blocks} blocks"
+
+    def sampler_with(self, cache: BlockCache | None, *, steps: int | None = None) -> Any:
+        steps = steps or self.length
+        if self.blocks is None:
+            return sl.DreamSampler(steps=steps, length=self.length, alg="entropy", cache=cache)
+        return sl.LLaDASampler(steps=steps, length=self.length, block=self.length // self.blocks, cache=cache)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answers:
     """What one way gave."""
 
     texts: list[list[str]]  # by draw
-    right: list[list[bool]]  # by draw
+    right: list[Future[list[bool]]]  # by draw
     seconds: float  # a problem and draw
     held: float  # bytes a problem
     share: float  # of the keys and values of a canvas
     peak: float | None  # bytes on the device, above what was there before; None: not known on a CPU
 
 
-def ways(options: argparse.Namespace, *, blocks: bool) -> Iterator[Way]:
+def ways(options: argparse.Namespace) -> Iterator[Way]:
+    """Those that say most come first."""
     yield Way(name=NONE, cache=None)
-    for refresh in options.refresh:
-        yield Way(name=f"refresh {refresh or 'block'}", cache={"refresh": refresh})
-    if blocks:
-        for refresh in options.refresh[1:]:
-            yield Way(name=f"refresh {refresh or 'block'} + suffix", cache={"refresh": refresh, "suffix": True})
+    yield from refreshed(options.evict_at)
     for keep in options.keep:
         for order in options.orders:
             settings = {"refresh": options.evict_at, "prompt_keep": keep, "order": order}
             draws = options.draws if order == "random" else 1
             yield Way(name=f"refresh {options.evict_at or 'block'}, keep {keep} {order}", cache=settings, draws=draws)
+    for refresh in options.refresh:
+        if refresh != options.evict_at:
+            yield from refreshed(refresh)
 
 
-def samplers(model: Any, options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
-    if model.spec.shift:
-        yield "whole", False
-    for block in options.blocks:
-        yield f"block {block}", True
+def refreshed(refresh: int | None) -> Iterator[Way]:
+    yield Way(name=f"refresh {refresh or 'block'}", cache={"refresh": refresh})
+    if refresh != 1:
+        yield Way(name=f"refresh {refresh or 'block'} + suffix", cache={"refresh": refresh, "suffix": True})
 
 
-def make_sampler(name: str, length: int, cache: BlockCache | None) -> Any:
-    if name == "whole":
-        return sl.DreamSampler(steps=length, length=length, alg="entropy", cache=cache)
-    return sl.LLaDASampler(steps=length, length=length, block=int(name.split()[1]), cache=cache)
+def groups(options: argparse.Namespace) -> Iterator[Group]:
+    for name in options.models:
+        model = sl.load(name, device=options.device)
+        for kind in options.tasks:
+            items = list(islice(task(kind).items(options.split), options.problems))
+            for blocks in [None] if model.spec.shift else options.blocks:
+                yield Group(name=name, model=model, items=items, blocks=blocks)
 
 
-def answer(model: Any, items: Sequence[Item], sampler: str, way: Way, options: argparse.Namespace) -> Answers:
+def answer(group: Group, way: Way, options: argparse.Namespace, graders: Executor) -> Answers:
+    """Texts are graded while the next ones are being written."""
     clock = time.process_time if options.device == "cpu" else time.perf_counter
+    items, model = group.items, group.model
     texts, seconds, held, share, peak = [[""] * len(items) for _ in range(way.draws)], 0.0, 0, 0.0, 0
     spec = model.spec
     for draw in range(way.draws):
@@ -103,11 +143,10 @@ def answer(model: Any, items: Sequence[Item], sampler: str, way: Way, options: a
             cache = None
             if way.cache is not None:
                 cache = Watched(**way.cache, seed=tuple(items[number].index + 10_000 * draw for number in some))
+            prompts = [items[number].prompt for number in some]
             before = start_memory(options.device)
             began = clock()
-            made = sl.generate(
-                model, [items[number].prompt for number in some], make_sampler(sampler, options.length, cache)
-            )
+            made = sl.generate(model, prompts, group.sampler_with(cache))
             if options.device != "cpu":
                 torch.cuda.synchronize()
                 peak = max(peak, torch.cuda.max_memory_allocated() - before)
@@ -118,7 +157,7 @@ def answer(model: Any, items: Sequence[Item], sampler: str, way: Way, options: a
                 share += len(some) * RUNS[0].cache.bytes / (entry * made.ids.numel())
             for number, text in zip(some, made.text or [], strict=True):
                 texts[draw][number] = text
-    right = [graded(items[0].task, items, one, unsafe=options.unsafe) for one in texts]
+    right = [graders.submit(graded, items[0].task, items, one, unsafe=options.unsafe) for one in texts]
     runs = way.draws * len(items)
     return Answers(
         texts=texts,
@@ -130,6 +169,15 @@ def answer(model: Any, items: Sequence[Item], sampler: str, way: Way, options: a
     )
 
 
+def warm_up(group: Group, options: argparse.Namespace) -> None:
+    """Libraries and kernels are loaded at their first use, which is nobody's time."""
+    if options.device != "cpu":
+        prompts = [item.prompt for item in group.items[: options.batch]]
+        for cache in (None, BlockCache(refresh=2, prompt_keep=options.keep[0] if options.keep else None)):
+            sl.generate(group.model, prompts, group.sampler_with(cache, steps=4))
+        torch.cuda.synchronize()
+
+
 def start_memory(device: str) -> int:
     if device == "cpu":
         return 0
@@ -139,10 +187,10 @@ def start_memory(device: str) -> int:
 
 def compare(one: Answers, base: Answers) -> dict[str, Any]:
     """Accuracy with its interval, and the paired difference to the run without a cache."""
-    by_problem = list(zip(*one.right, strict=True))
-    cells = read_cells(way=by_problem, none=list(zip(*base.right, strict=True)))
+    by_problem, plain = (list(zip(*(draw.result() for draw in way.right), strict=True)) for way in (one, base))
+    cells = read_cells(way=by_problem, none=plain)
     solved, n = accuracy(by_problem), cells[0].n
-    shares = [sum(row) / len(row) - first for row, first in zip(by_problem, base.right[0], strict=True)]
+    shares = [sum(row) / len(row) - first for row, (first, *_) in zip(by_problem, plain, strict=True)]
     drawn = resample(cells)
     difference = percentile_interval(
         cells[0].share - cells[1].share, drawn[:, 0] / (n * cells[0].draws) - drawn[:, 1] / n, n=n
@@ -164,16 +212,16 @@ def compare(one: Answers, base: Answers) -> dict[str, Any]:
     }
 
 
-def show(row: dict[str, Any]) -> None:
+def cells_of(row: dict[str, Any]) -> list[str]:
     solved, difference = ([100 * value for value in row[name]] for name in ("solved", "difference"))
     held = "" if not row["held_bytes"] else f"{row['held_bytes'] / 2**10:.0f} KiB ({100 * row['held_share']:.0f} %)"
     peak = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:.0f} MiB"
-    cells = [
+    return [
         row["model"],
         row["task"],
         row["sampler"],
         row["way"],
-        f"{1e3 * row['seconds']:.0f}",
+        f"{1e3 * row['seconds']:.{1 if row['seconds'] < 0.1 else 0}f}",
         f"{row['speed']:.2f}",
         held,
         peak,
@@ -182,26 +230,44 @@ def show(row: dict[str, Any]) -> None:
         f"{row['gained']:g} / {row['lost']:g}",
         f"{100 * row['same_text']:.0f}",
     ]
-    print("| " + " | ".join(cells) + " |", flush=True)
 
 
-def run(options: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = []
-    for name in options.models:
-        model = sl.load(name, device=options.device)
-        for kind in options.tasks:
-            items = list(islice(task(kind).items(options.split), options.problems))
-            for sampler, blocks in samplers(model, options):
-                base = None
-                for way in ways(options, blocks=blocks):
-                    one = answer(model, items, sampler, way, options)
-                    base = one if base is None else base
-                    rows.append(
-                        {"model": name, "task": kind, "sampler": sampler, "way": way.name, **compare(one, base)}
-                    )
-                    if not options.json:
-                        show(rows[-1])
-    return rows
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """As a Markdown table, what belongs together side by side; a column that is empty everywhere is left out."""
+    order = list(dict.fromkeys((row["model"], row["task"], row["sampler"]) for row in rows))
+    table = [cells_of(row) for place in order for row in rows if (row["model"], row["task"], row["sampler"]) == place]
+    kept = [column for column in range(len(COLUMNS)) if any(cells[column] for cells in table)]
+    print("| " + " | ".join(COLUMNS[column] for column in kept) + " |")
+    print("|" + "---|" * len(kept))
+    for cells in table:
+        print("| " + " | ".join(cells[column] for column in kept) + " |")
+
+
+def run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    began = time.perf_counter()
+    found = list(groups(options))
+    for group in found:
+        warm_up(group, options)
+    bases: dict[int, Answers] = {}
+    asked = [(way, number) for way in ways(options) for number in range(len(found)) if fits(way, found[number])]
+    waiting: list[tuple[dict[str, str], Answers, Answers]] = []
+    with ThreadPoolExecutor(1 if options.device == "cpu" else GRADERS) as graders:
+        for way, number in asked:
+            if options.seconds is not None and time.perf_counter() - began > options.seconds:
+                break
+            group = found[number]
+            one = answer(group, way, options, graders)
+            place = {"model": group.name, "task": group.items[0].task, "sampler": group.sampler, "way": way.name}
+            waiting.append((place, one, bases.setdefault(number, one)))
+            while waiting and all(draw.done() for draw in waiting[0][1].right):
+                yield waiting[0][0] | compare(*waiting.pop(0)[1:])
+        for place, one, base in waiting:
+            yield place | compare(one, base)
+
+
+def fits(way: Way, group: Group) -> bool:
+    """DreamSampler has no blocks, and so nothing behind them."""
+    return group.blocks is not None or way.cache is None or "suffix" not in way.cache
 
 
 def numbers(text: str) -> list[int]:
@@ -216,35 +282,45 @@ def words(text: str) -> list[str]:
     return [part for part in text.split(",") if part]
 
 
-def main() -> None:
+def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=words, default="tiny-llada,tiny-dream")
     parser.add_argument("--tasks", type=words, default="word_problems,small_programs")
     parser.add_argument("--split", default="test")
     parser.add_argument("--problems", type=int, default=48)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--blocks", type=numbers, default="16,32")
+    parser.add_argument("--blocks", type=numbers, default="2", help="of an answer")
     parser.add_argument("--refresh", type=refreshes, default="1,2,4,8,16", help="steps, or 'block'")
     parser.add_argument("--keep", type=numbers, default="32,16", help="entries of the prompt a kv head; '' for none")
-    parser.add_argument("--orders", type=words, default="low,high,random,masked")
+    parser.add_argument("--orders", type=words, default="masked,low,random,high")
     parser.add_argument("--evict-at", type=lambda text: refreshes(text)[0], default="16", help="refresh of evictions")
     parser.add_argument("--draws", type=int, default=3, help="of random evictions")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", action="store_true", help="one JSON document in place of the table")
+    parser.add_argument("--seconds", type=float, help="begin no further cell after so many")
+    parser.add_argument("--to", type=Path, help="rows as JSON lines, each written when it is there")
+    parser.add_argument("--table", type=Path, help="run nothing: the table of these rows")
     parser.add_argument("--unsafe", action="store_true", help="run programs that a model wrote without a sandbox")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = read_options()
+    if options.table is not None:
+        show([row for row in map(json.loads, options.table.read_text("utf-8").splitlines()) if "way" in row])
+        return
     where = torch.cuda.get_device_name() if options.device != "cpu" else f"{torch.get_num_threads()} threads"
-    if not options.json:
-        print(f"{options.problems} problems of a task, {options.length} tokens, batch {options.batch}, {where}\n")
-        print(
-            "| model | task | sampler | cache | ms a problem | speed | held | peak | solved, % (95 %) | "
-            "difference, points (95 %) | gained / lost | same text, % |"
-        )
-        print("|" + "---|" * 12)
-    rows = run(options)
-    if options.json:
-        print(json.dumps({"torch": torch.__version__, "device": where, "settings": vars(options), "rows": rows}))
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
+    head = {"torch": torch.__version__, "device": where, "settings": settings}
+    print(f"{options.problems} problems of a task, batch {options.batch}, {where}\n", flush=True)
+    if options.to is not None:
+        options.to.write_text(json.dumps(head) + "\n", "utf-8")
+    rows = []
+    for row in run(options):
+        rows.append(row)
+        if options.to is not None:
+            with options.to.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+    show(rows)
 
 
 if __name__ == "__main__":

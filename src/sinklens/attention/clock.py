@@ -19,6 +19,7 @@ class StepNumber(int):
     masked: Bool[Tensor, "batch position"] | None  # which of them are still masked
     block: range | None  # positions of the block being filled, where there are blocks
     rows: int | None  # only the first `rows` rows are the run; the rest is guidance. None: all
+    computed: range | None  # positions that the forward computes, the rest being cached; None: there is no cache
 
     def __new__(
         cls,
@@ -28,10 +29,18 @@ class StepNumber(int):
         masked: "Bool[Tensor, 'batch position'] | None" = None,
         block: range | None = None,
         rows: int | None = None,
+        computed: range | None = None,
     ) -> "StepNumber":
         self = super().__new__(cls, number)
         self.canvas, self.masked, self.block, self.rows = canvas, masked, block, rows
+        self.computed = computed
         return self
+
+    def computing(self, positions: range) -> "StepNumber":
+        """The same step, of a forward that computes these positions."""
+        return StepNumber(
+            self, canvas=self.canvas, masked=self.masked, block=self.block, rows=self.rows, computed=positions
+        )
 
 
 _step: ContextVar[StepNumber | None] = ContextVar("sinklens_step", default=None)

@@ -3,6 +3,7 @@
     none                               nothing
     sinks:top=5                        the five sinks of every head, the family's own way
     sinks:epsilon=3,keys=cached        all above 3 fair shares, keys and values from a pass without the mask
+    sinks:top=1,keys=block_cached      the same in a run whose prompt stands in a block cache (diffusion models)
     random:top=5,draw=2                the third draw of five random keys
     sinks:top=5,act=zero,scope=layer   values at 0 in place of logits at minus infinity, one ranking a layer
 
@@ -38,6 +39,7 @@ ONE: Mapping[str, str] = MappingProxyType(  # what a label calls a single key, w
 )
 DRAWN = ("random", "mass", "position")  # choices that differ from draw to draw
 ACTS: Mapping[str, str] = MappingProxyType({"mask": "", "zero": "zero value", "mean": "mean value"})
+REFRESH = 16  # steps between refreshes under keys=block_cached
 SETTINGS = ("scope", "keys", "measure", "source", "rank_by", "queries", "prefill")
 
 
@@ -156,6 +158,11 @@ class Condition:
             return False
         return resolve(causal=True, keys=self.keys, queries=self.queries).keys == "recomputed"
 
+    @property
+    def refresh(self) -> int | None:
+        """Steps between the refreshes of a block cache; None: the run has none."""
+        return REFRESH if self.keys == "block_cached" else None
+
     def intervention(self, *, seed: int = 0, problems: Sequence[int] | None = None, follow: bool = False) -> Any | None:
         """What `sinklens.intervene` takes; None where nothing is done.
 
@@ -240,7 +247,7 @@ def _written(value: Any) -> str:
 def _said(name: str, value: str) -> str:
     if name == "scope":
         return "whole model" if value == "model" else f"per {value}"
-    return value if name == "keys" else f"{name} {value}".replace("_", " ")
+    return (value if name == "keys" else f"{name} {value}").replace("_", " ")
 
 
 def _listed(given: Mapping[str, Any]) -> str:

@@ -3,7 +3,8 @@
     none                                      the untouched model, always
     sinks:top=k                               for every k
     CONTROL:top=k                             for every control and k; random ones in several draws
-    sinks, random:top=k,keys=K                for every K that is not the family's own, with the random control
+    sinks, random:top=k,keys=K                for every K that the family has and that is not its own, with the
+                                              random control
     sinks:top=k,act=A   sinks:top=k,scope=S   for every A and S that is not the default
     sinks:epsilon=e                           for every e
 
@@ -55,9 +56,9 @@ class Grid:
 
     def cells(self, *, causal: bool) -> list[Condition]:
         """For a model of a family, each once."""
-        return list(dict.fromkeys(self._cells(resolve(causal=causal).keys)))
+        return list(dict.fromkeys(self._cells(resolve(causal=causal).keys, causal=causal)))
 
-    def _cells(self, own: str) -> Iterator[Condition]:
+    def _cells(self, own: str, *, causal: bool) -> Iterator[Condition]:
         yield Condition()
         for top in self.tops:
             if top:
@@ -65,7 +66,7 @@ class Grid:
                 for control in self.controls:
                     yield from self._drawn(control, top)
                 for keys in self.keys:
-                    if keys != own:
+                    if keys != own and not (causal and keys == "block_cached"):
                         yield Condition(choose="sinks", top=top, keys=keys)
                         yield from self._drawn("random", top, keys) if "random" in self.controls else ()
                 yield from (Condition(choose="sinks", top=top, act=act) for act in self.acts)

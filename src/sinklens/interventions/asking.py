@@ -33,6 +33,19 @@ def denied_queries(call: AttentionCall, memory: Memory) -> Bool[Tensor, "batch q
     return at.to(where.device)[:, where]
 
 
+def fills_cache(memory: Memory) -> bool:
+    """Whether this forward fills a block cache whose entries are to be the model's own: it is denied nothing."""
+    if memory.plan.keys != "block_cached":
+        return False
+    step = current_step()
+    if step is None or step.computed is None:
+        raise UsageError(
+            "keys='block_cached' denies keys that a block cache holds, but this run has none; give the sampler one "
+            "(cache=BlockCache(refresh=16)), or use keys='cached', which needs none"
+        )
+    return len(step.computed) == memory.span.keys
+
+
 def anchor_of(call: AttentionCall, causal: bool) -> Int[Tensor, " batch"]:
     """The first position of the block, else of the masks of each row, else the newest query."""
     rows, where, step = call.query.shape[0], call.where_queries(), current_step()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from sinklens.attention.call import AttentionCall
 from sinklens.attention.seam import recomputing, scopes_of
 from sinklens.errors import UsageError
-from sinklens.interventions.asking import denied_queries
+from sinklens.interventions.asking import denied_queries, fills_cache
 from sinklens.interventions.choosing import Chooser, Look
 from sinklens.interventions.dose import Dose, dose_means, overall
 from sinklens.interventions.dropping import drop
@@ -117,7 +117,7 @@ class Masking:
         affected = self._affected(call, memory)
         with torch.no_grad():
             look = Look(call=call, clean=clean, affected=affected, paid=attention_paid(affected))
-            targets = self._chooser.now(look, memory)
+            targets = None if fills_cache(memory) else self._chooser.now(look, memory)
         denial = None if targets is None else self._deny(affected, targets)
         changed = call if denial is None or targets is None else self._change(call, memory, denial, targets)
         with torch.no_grad():

@@ -16,7 +16,7 @@ ACCEPTED = {
     "prefill": ("clean", "masked"),
     "scope": ("head", "layer", "model"),
     "queries": ("all", "generated", "block", "masked", "unmasked", "last"),
-    "keys": ("recomputed", "cached"),
+    "keys": ("recomputed", "cached", "block_cached"),
 }
 
 
@@ -27,7 +27,7 @@ class Plan:
     causal: bool
     rank_by: str  # "received" | "last_row"
     queries: str  # who is denied: "all" | "generated" | "block" | "masked" | "unmasked" | "last"
-    keys: str  # "recomputed" | "cached"
+    keys: str  # "recomputed" | "cached" | "block_cached"
     source: str = "previous_step"  # | "same_step" | "same_input" | "fixed": where the targets come from
     measure: str = "before"  # | "after" the intervention's own mask | in a "shadow" pass without it
     prefill: str = "clean"  # | "masked": step 0
@@ -128,6 +128,11 @@ def _causal(queries: str | None, keys: str | None) -> tuple[str, str]:
         raise UsageError(
             f"queries={queries!r} is for masked diffusion models, but this one is causal: no position is masked and "
             "there are no blocks; expected 'last', 'all' or 'generated'"
+        )
+    if keys == "block_cached":
+        raise UsageError(
+            "keys='block_cached' is for diffusion models, which hold keys and values from one refresh to the next; a "
+            "causal model's own cache is keys='cached'"
         )
     if queries in ("all", "generated") and keys == "cached":
         raise UsageError(

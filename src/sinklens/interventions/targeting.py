@@ -26,7 +26,7 @@ class Targeting(ABC):
     prefill: Any = None  # "clean" | "masked": step 0
     scope: Any = None  # "head" | "layer" | "model": what shares its targets
     queries: Any = None  # who is denied: "all" | "generated" | "block" | "masked" | "unmasked" | "last"
-    keys: Any = None  # "recomputed" | "cached": whether keys and values are computed under the mask
+    keys: Any = None  # "recomputed" | "cached" | "block_cached": whether keys and values are computed under the mask
     drop: Any = False  # where every head loses as many keys, drop them instead of masking; not while observed
     follow: Any = False  # record where the removed attention goes (`lab.flows`); one pass more
 

@@ -113,7 +113,7 @@ class CachedRun:
         self._age += 1
         computed = self.cache.computed_of(ids)
         model: Any = self._model  # that it takes a cache was asked at the start
-        with torch.no_grad(), at_step(step):
+        with torch.no_grad(), at_step(step.computing(computed)):
             logits = model(ids, attention_mask=attention_mask, cache=self.cache)
         positions = computed
         if self._model.spec.shift and computed.start > 0:  # nothing computed predicts the first of these
