@@ -9,8 +9,8 @@ import pytest
 
 from sinklens.evaluation import denoising_norms, key_norms
 
-CAUSAL = ("atlas", "tiny-llama", "--prompts", 2, "--chunk", 48, "--draws", 1, "--device", "cpu")
-DIFFUSION = ("atlas", "tiny-dream", "--prompts", 2, "--length", 12, "--steps", 12, "--device", "cpu")
+CAUSAL = ("atlas", "tiny-llama", "--problems", 2, "--chunk", 48, "--draws", 1, "--device", "cpu")
+DIFFUSION = ("atlas", "tiny-dream", "--problems", 2, "--length", 12, "--steps", 12, "--device", "cpu")
 Run = Callable[..., Any]
 
 
@@ -109,7 +109,7 @@ def test_ctrl_c_keeps_what_is_finished(
 def test_prompts_may_come_from_a_text(sinklens: Run, tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("The cat sat on the mat, and the dog looked at it from the door. " * 20)
     done = sinklens(
-        "atlas", "tiny-llada", "--text", "words.txt", "--prompts", 1, "--chunk", 16, "--length", 8, "--json",
+        "atlas", "tiny-llada", "--text", "words.txt", "--problems", 1, "--chunk", 16, "--length", 8, "--json",
         "--device", "cpu", "--to", "c",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

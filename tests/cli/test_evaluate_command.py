@@ -101,7 +101,7 @@ def test_a_file_with_fewer_problems_than_asked_for_is_said(sinklens) -> None:
         "evaluate",
         "tiny-llama",
         *SHORT,
-        "--tasks",
+        "--task",
         "gsm8k,word_problems",
         "--data",
         "test.jsonl",
@@ -119,7 +119,7 @@ def test_a_file_with_fewer_problems_than_asked_for_is_said(sinklens) -> None:
 
 def test_conditions_stand_in_the_order_they_were_asked(sinklens) -> None:
     masks = ("--mask", "sinks:top=1", "--mask", "none")
-    tasks = ("--tasks", "word_problems,passkey", "--problems", "1", "--length", "3")
+    tasks = ("--task", "word_problems,passkey", "--problems", "1", "--length", "3")
     done = sinklens("evaluate", "tiny-llama", *tasks, *masks, "--json", "--to", "runs/b")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["results"]
@@ -134,7 +134,7 @@ def test_conditions_stand_in_the_order_they_were_asked(sinklens) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--tasks", "word_problem"), "unknown task 'word_problem'"),
+        (("--task", "word_problem"), "unknown task 'word_problem'"),
         (("--mask", "sink:top=5"), "sink"),
         (("--data", "x"), "--data x: of the tasks asked, none read files"),
         (("--problems", "0"), "problems is 0"),

@@ -39,7 +39,7 @@ def test_two_traces_side_by_side(
     diffusion: Path, causal: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.html"
-    explore([diffusion, causal], to=page, sample="0-1", heads="2.3,0.0", layers="0,2")
+    explore([diffusion, causal], to=page, samples="0-1", heads="2.3,0.0", layers="0,2")
     said = capsys.readouterr()
     assert said.err == ""
     lines = said.out.splitlines()
@@ -147,8 +147,8 @@ def test_what_cannot_be_meant_is_refused(diffusion: Path, tmp_path: Path) -> Non
         explore([diffusion], to=page, heads="3")
     with pytest.raises(UsageError, match=r"head 9\.0 is not among those shown"):
         explore([diffusion], to=page, heads="9.0")
-    with pytest.raises(UsageError, match="--sample 'one' is no list of numbers"):
-        explore([diffusion], to=page, sample="one")
+    with pytest.raises(UsageError, match="--samples 'one' is no list of numbers"):
+        explore([diffusion], to=page, samples="one")
     with pytest.raises(UsageError, match=r"--size 0; expected a number of megabytes above 0"):
         explore([diffusion], to=page, size=0.0)
     with pytest.raises(UsageError, match=r"epsilon is 0\.0; expected a finite number above 0"):
@@ -171,7 +171,7 @@ def test_the_options_of_the_command(diffusion: Path, tmp_path: Path) -> None:
     app = typer.Typer()
     app.command()(explore)
     page = tmp_path / "page.html"
-    options = ["--to", str(page), "--sample", "1", "--heads", "0.0", "--layers", "0-1", "--epsilon", "4", "--json"]
+    options = ["--to", str(page), "--samples", "1", "--heads", "0.0", "--layers", "0-1", "--epsilon", "4", "--json"]
     done = CliRunner().invoke(app, [str(diffusion), *options])
     assert done.exit_code == 0, done.output
     (sample,) = json.loads(done.stdout)["runs"][0]["samples"]

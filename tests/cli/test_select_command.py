@@ -1,6 +1,7 @@
 """`sinklens select`: from images to a model, from there to rows, tables, maps and a page; and what is refused."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,20 +55,21 @@ def run_here(*arguments: object) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """images/, small.toml, and what they were trained to: model/ and fixed/."""
+    """images/, small.toml, and what they were trained to: model/, fixed/ and ranked/."""
     folder = tmp_path_factory.mktemp("select")
     write_images(folder / "images")
     (folder / "small.toml").write_text(RECIPE)
     trained = ("select", "train", folder / "small.toml", "--data", folder / "images", "--device", "cpu")
     run_here(*trained, "--to", folder / "model")
     run_here(*trained, "--set", "alpha=0.6", "--to", folder / "fixed")
+    run_here(*trained, "--set", "ranking=norm", "--to", folder / "ranked")
     return folder
 
 
 def test_training_leaves_a_model_that_says_what_it_was_trained_on(made: Path, sinklens: Run) -> None:
     assert load_selector(made / "model").backbone.classes == 2
     about = json.loads((made / "model" / "data.json").read_text())
-    assert about == {"data": str(made / "images"), "classes": ["above", "below"]}
+    assert about == {"data": str(made / "images"), "redraw": False, "classes": ["above", "below"]}
     again = (
         "select",
         "train",
@@ -94,11 +96,12 @@ def test_evaluate_writes_rows_a_result_figures_and_a_table(
 ) -> None:
     asked = (
         "select", "evaluate", made / "model", *SMALL, "--snr", "-10,0", "--erasure", "0,0.5", "--baselines", "norm",
-        "--fixed", made / "fixed", "--to", tmp_path / "a",
+        "--fixed", made / "fixed", "--trained", made / "ranked", "--to", tmp_path / "a",
     )  # fmt: skip
     done = sinklens(*asked)
     assert done.returncode == 0, done.stderr
     assert "Gaussian noise, SNR -10 dB" in done.stdout and "one model a budget (fixed)" in done.stdout
+    assert "norm, trained so (ranked)" in done.stdout
     result = json.loads((tmp_path / "a" / "result.json").read_text())
     links = {(cell["channel"], cell["level"]) for cell in result["cells"]}
     assert links == {("wire", None), ("awgn", -10.0), ("awgn", 0.0), ("erasure", 0.5)}
@@ -155,6 +158,18 @@ def test_show_takes_files(made: Path, sinklens: Run, tmp_path: Path) -> None:
     assert sinklens(*fitted, "--fit", "--device", "cpu").returncode == 0
 
 
+def test_show_takes_the_examples_that_a_model_brings_along(made: Path, sinklens: Run, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(made / "model", model)
+    shutil.copyfile(made / "images" / "below" / "3.png", model / "example-0.png")
+    about = json.loads((model / "data.json").read_text())
+    (model / "data.json").write_text(json.dumps(about | {"data": "gone", "examples": {"example-0.png": 1}}))
+    done = sinklens("select", "show", model, "--to", tmp_path / "a", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"map-0-example-0.png", "page.html"}
+    assert '"labels":[1]' in (tmp_path / "a" / "page.html").read_text("utf-8")
+
+
 @pytest.fixture
 def wrong(tmp_path: Path) -> Path:
     """Files that are refused."""
@@ -176,6 +191,7 @@ def wrong(tmp_path: Path) -> Path:
         (("evaluate", "MODEL", "--baselines", "nearest"), "unknown baseline 'nearest'; expected one of 'random'"),
         (("evaluate", "MODEL", "--baselines", ","), "names nothing; give at least one, or none"),
         (("evaluate", "MODEL", "--fixed", "MODEL"), "was trained for every budget; expected one trained with"),
+        (("evaluate", "MODEL", "--trained", "MODEL"), "has gates; expected a model trained with --set ranking=random"),
         (("evaluate", "nowhere"), "no folder 'nowhere'; expected the folder of a trained selector"),
         (("evaluate", "MODEL", "--data", "empty"), "has no PNG or JPEG image"),
         (("evaluate", "MODEL", "--data", "nothing"), "there are no images 'nothing'"),

@@ -38,5 +38,5 @@ def test_the_options_of_the_page_are_there() -> None:
     (faster,) = re.findall(r"## Faster answers.*", PAGE, flags=re.DOTALL)
     column = [line.split("|")[2] for line in faster.splitlines() if line.startswith("| ")]
     told = {name for text in (command, *column) for name in re.findall(r"--([a-z-]+)", text)}
-    assert {"tasks", "mask", "batch", "stop-at-eos", "threshold", "steps"} <= told
+    assert {"task", "mask", "batch", "stop-at-eos", "threshold", "steps"} <= told
     assert {name.replace("-", "_") for name in told} <= set(evaluate.__annotations__)

@@ -2,17 +2,20 @@
 
 import os
 import sys
+import time
 import traceback
 import warnings
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from sinklens.cli.atlas import atlas
 from sinklens.cli.card import card
+from sinklens.cli.commands import PlainCommand, PlainGroup, add_command
 from sinklens.cli.compress import compress
 from sinklens.cli.demo import demo
+from sinklens.cli.doctor import doctor
 from sinklens.cli.evaluate import evaluate
 from sinklens.cli.explore import explore
 from sinklens.cli.figures import figures
@@ -21,7 +24,7 @@ from sinklens.cli.interrupts import INTERRUPTED, was_interrupted
 from sinklens.cli.lm_eval import PASS_THROUGH, lm_eval
 from sinklens.cli.mask import mask
 from sinklens.cli.models import models
-from sinklens.cli.options import Debug, debug_wanted
+from sinklens.cli.options import Debug, Quiet, Verbose, debug_wanted, loudness
 from sinklens.cli.select import select_commands
 from sinklens.cli.sinks import sinks
 from sinklens.cli.sweep import sweep
@@ -33,54 +36,20 @@ from sinklens.errors import SinklensError, UsageError
 FAILED, MISUSED = 1, 2
 
 
-class PlainCommand(TyperCommand):
-    """A command whose usage line says MODEL, not {MODEL}, and whose --help takes no <bool>."""
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
-
-    def get_help_option(self, ctx: Any) -> Any:
-        return _without_value(super().get_help_option(ctx))
-
-
-class PlainGroup(TyperGroup):
-    """The same for the program itself."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        return _without_value(super().get_help_option(ctx))
-
-
-def _without_value(option: Any) -> Any:
-    if option is not None:
-        option.metavar = ""
-    return option
-
-
 app = typer.Typer(
     name="sinklens",
     cls=PlainGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(cls=PlainCommand)(demo)
-app.command(cls=PlainCommand)(models)
-app.command(cls=PlainCommand)(generate)
-app.command(cls=PlainCommand)(trace)
-app.command(cls=PlainCommand)(sinks)
-app.command(cls=PlainCommand)(figures)
-app.command(cls=PlainCommand)(explore)
-app.command(cls=PlainCommand)(mask)
-app.command(cls=PlainCommand)(compress)
-app.command(cls=PlainCommand)(atlas)
-app.add_typer(select_commands(PlainGroup, PlainCommand), name="select")
-app.command(cls=PlainCommand)(evaluate)
+for command in (demo, doctor, models, generate, trace, sinks, figures, explore, mask, compress, atlas):
+    add_command(app, command)
+app.add_typer(select_commands(), name="select")
+add_command(app, evaluate)
 app.command("lm-eval", cls=PlainCommand, context_settings=PASS_THROUGH)(lm_eval)
-app.command(cls=PlainCommand)(card)
-app.command(cls=PlainCommand)(sweep)
-app.command(cls=PlainCommand)(train)
-app.command(cls=PlainCommand)(verify)
+for command in (card, sweep, train, verify):
+    add_command(app, command)
 
 
 def _print_version(wanted: bool) -> bool:
@@ -98,6 +67,8 @@ def root(
         bool, typer.Option("--version", metavar="", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
     debug: Debug = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """See, follow and remove attention sinks in diffusion and autoregressive language models."""
 
@@ -105,12 +76,15 @@ def root(
 def run(arguments: list[str] | None = None) -> None:
     """Run the program and leave with its exit code; Ctrl-C that no command made something of goes on."""
     debug_wanted.set(False)
+    loudness.set(0)
+    began = time.monotonic()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             try:
                 app(arguments, prog_name="sinklens")
             finally:
+                _tell_cost(time.monotonic() - began)
                 sys.stdout.flush()  # here, where a reader that has gone is understood, and not at exit
     except SystemExit as end:
         if end.code == INTERRUPTED and was_interrupted(end):
@@ -125,7 +99,35 @@ def run(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(FAILED)
     except Exception as error:
-        _leave(error, FAILED)
+        _leave(_told(error), FAILED)
+
+
+def _told(error: Exception) -> Exception:
+    """Memory that does not suffice is no bug: what to do about it is said."""
+    from sinklens.evaluation.memory import is_out_of_memory
+
+    if not is_out_of_memory(error):
+        return error
+    why = str(error).partition("\n")[0] or type(error).__name__
+    told = SinklensError(
+        f"out of memory ({why}); what was finished is kept: ask for less at a time (--batch, --length), a smaller "
+        "--dtype such as bfloat16, or another --device"
+    )
+    told.__cause__ = error
+    return told
+
+
+def _tell_cost(seconds: float) -> None:
+    """With --verbose, on stderr."""
+    from sinklens.cli.output import detail
+
+    used = ""
+    if find_spec("resource") is not None:
+        from resource import RUSAGE_SELF, getrusage
+
+        unit = 1e6 if sys.platform == "darwin" else 1e3
+        used = f", {getrusage(RUSAGE_SELF).ru_maxrss / unit:,.0f} MB of memory at most"
+    detail(f"took {seconds:.1f} s{used}")
 
 
 def _show_warning(message: Warning | str, category: Any, filename: str, lineno: int, *_: Any, **__: Any) -> None:

@@ -30,7 +30,7 @@ def atlas(
             show_default=f"causal: {HELD_OUT}; diffusion: word problems",
         ),
     ] = None,
-    prompts: Annotated[int, typer.Option(min=1, metavar="N", help="Chunks or prompts; may grow in a rerun.")] = 16,
+    problems: Annotated[int, typer.Option(min=1, metavar="N", help="Chunks or prompts; may grow in a rerun.")] = 16,
     chunk: Annotated[
         int | None,
         typer.Option(
@@ -86,16 +86,16 @@ def atlas(
     if loaded.spec.causal:
         _refuse(diffusion_only, "generates with a diffusion model", loaded)
         probe = {"keys": peak_keys, "dims": peak_dims, "draws": draws}
-        work = _causal(loaded, text=text, count=prompts, tokens=chunk or CHUNK, probe=probe, seed=seed)
+        work = _causal(loaded, text=text, count=problems, tokens=chunk or CHUNK, probe=probe, seed=seed)
     else:
         _refuse(causal_only, "edits the cache of a causal model", loaded)
         if text is None and chunk is not None:
             raise UsageError(f"--chunk {chunk} cuts prompts from a text; give one with --text, or leave it out")
         sampling = {"length": length or LENGTH, "steps": steps, "block": block}
-        work = _diffusion(loaded, text=text, count=prompts, tokens=chunk or CONTEXT, sampling=sampling, seed=seed)
+        work = _diffusion(loaded, text=text, count=problems, tokens=chunk or CONTEXT, sampling=sampling, seed=seed)
     folder = to or _fresh(work.decides["model"]["name"])
     _run(work, folder)
-    _report(folder, units=prompts, as_json=json)
+    _report(folder, units=problems, as_json=json)
 
 
 def _load(name: str, *, device: str | None, dtype: str | None, revision: str | None, trust_remote_code: bool) -> Any:
@@ -213,7 +213,7 @@ def _run(work: "Atlas", folder: Path) -> None:
 
 
 def _report(folder: Path, *, units: int, as_json: bool) -> None:
-    from sinklens.cli.output import print_json
+    from sinklens.cli.output import print_json, print_wrapped
     from sinklens.evaluation.atlas_result import write_result
     from sinklens.report.atlas_page import HOLDS, write_atlas
 
@@ -223,5 +223,6 @@ def _report(folder: Path, *, units: int, as_json: bool) -> None:
         print_json({"to": str(folder), **document})
         return
     for one in document["findings"]:
-        print(f"{HOLDS[one['holds']]}: {one['claim']}\n    {one['says']}")
+        print_wrapped(f"{HOLDS[one['holds']]}: {one['claim']}", indent=4)
+        print_wrapped(f"    {one['says']}", indent=4)
     print(f"\nwritten: {written[0]}, {written[1].name}, {written[2].name}, result.json and tables")

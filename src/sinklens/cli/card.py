@@ -64,9 +64,7 @@ def card(
     block: options.Block = None,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="Problems at a time.")] = 32,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the random keys and of the trace.")] = 0,
-    unsafe: Annotated[
-        bool, typer.Option("--unsafe", metavar="", help="Run generated programs even where no sandbox is.")
-    ] = False,
+    unsafe: options.Unsafe = False,
     device: options.Device = None,
     dtype: options.Dtype = None,
     revision: options.Revision = None,
@@ -189,9 +187,10 @@ class _Work:
 
 def _refuse_without_skill(model: Any, answering: Any, *, name: str, count: int) -> None:
     """Before hours of work: a model that solves nothing untouched cannot show what removing its sinks costs."""
+    from sinklens.cli.output import note
     from sinklens.evaluation.answering import UNMASKED, answer_problems, problems
 
-    print(f"trying {count} problems of {answering.task}", file=sys.stderr)
+    note(f"trying {count} problems of {answering.task}")
     rows = answer_problems(model, problems(answering, count), UNMASKED, answering)
     if not any(row["right"] for row in rows):
         raise UsageError(

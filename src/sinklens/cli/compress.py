@@ -111,6 +111,8 @@ def compress(
     ] = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -148,7 +150,7 @@ def compress(
     from sinklens.recording.identity import short_name
     from sinklens.tasks.longbench import SETS
 
-    found = find_model(model, SamplerOptions(), revision=None, trust_remote_code=False)
+    found = find_model(model, SamplerOptions(), revision=revision, trust_remote_code=trust_remote_code)
     loaded, _ = found.load(device=device, dtype=dtype)
     experiment = CompressExperiment(
         model=loaded,
@@ -233,7 +235,7 @@ def _watch(experiment: "CompressExperiment", folder: Path) -> None:
 
 
 def _report(folder: Path, *, rows_only: bool, as_json: bool) -> None:
-    from sinklens.cli.output import print_json
+    from sinklens.cli.output import print_json, terminal_width
     from sinklens.evaluation.compress_store import CompressStore
     from sinklens.files import write_json
 
@@ -252,5 +254,5 @@ def _report(folder: Path, *, rows_only: bool, as_json: bool) -> None:
     if as_json:
         print_json(head | {"result": result})
         return
-    print(table_text(result))
+    print(table_text(result, width=terminal_width()))
     print(f"\n{batches} batches; rows, {RESULT}, {TABLE} and figures are in {folder}")

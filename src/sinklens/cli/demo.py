@@ -75,17 +75,19 @@ def demo(
     Shows the answers, the sinks of each model, and accuracy with the top sinks masked beside random tokens, on as many
     problems as fit into three minutes. Needs no GPU. Ctrl-C ends it with what is finished, and code 130.
     """
+    from sinklens.cli.output import note
+
     began = time.monotonic()
     pace = QUICK if quick else FULL
     document = _begin(to, quick=quick)
-    print(f"about {pace.seconds:.0f} seconds on two cores; Ctrl-C ends it with what is finished", file=sys.stderr)
+    note(f"about {pace.seconds:.0f} seconds on two cores; Ctrl-C ends it with what is finished")
     import_heavy()
     with interrupts_deferred():
         from sinklens.cli import demo_masking, demo_parts, demo_tables, demo_workers
-        from sinklens.cli.output import print_json
+        from sinklens.cli.output import print_json, stdout_console
 
         del demo_masking, demo_parts  # loaded here, where Ctrl-C does not disturb it
-    console = demo_tables.stdout_console(quiet=json)
+    console = stdout_console(quiet=json, width=demo_tables.WIDTH)
     try:
         with demo_workers.one_thread():
             _show_and_trace(document, pace, to=to, console=console)

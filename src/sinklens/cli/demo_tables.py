@@ -24,13 +24,6 @@ LINES = 20  # of a problem or an answer
 Row = Mapping[str, Any]
 
 
-def stdout_console(*, quiet: bool) -> Console:
-    console = Console(file=sys.stdout, highlight=False, quiet=quiet)
-    if not console.is_terminal:
-        console.width = max(console.width, WIDTH)  # a number that is cut is a wrong number
-    return console
-
-
 def heading(console: Console, text: str) -> None:
     console.print("", Text(text, style="bold"), sep="\n")
 

@@ -19,7 +19,7 @@ LENGTHS = {"gsm8k": 256, "humaneval": 512}  # arXiv 2510.15731
 def evaluate(
     model: options.Model,
     *,
-    tasks: Annotated[
+    task: Annotated[
         str, typer.Option(metavar="LIST", help="word_problems, small_programs, passkey, gsm8k, humaneval.")
     ] = "word_problems",
     data: Annotated[
@@ -58,10 +58,7 @@ def evaluate(
     dtype: options.Dtype = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
-    unsafe: Annotated[
-        bool,
-        typer.Option("--unsafe", metavar="", help="Run programs that a model wrote without a sandbox."),
-    ] = False,
+    unsafe: options.Unsafe = False,
     to: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="The folder of the rows.", show_default="a new one, runs/evaluate-NAME-N"),
@@ -77,7 +74,7 @@ def evaluate(
     from sinklens.evaluation.conditions import parse_condition
 
     conditions = [parse_condition(text) for text in mask or ["none"]]
-    asked = read_data(data or [], read_tasks(tasks))
+    asked = read_data(data or [], read_tasks(task))
     loaded = _load(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
     from sinklens.cli.output import fresh_folder
     from sinklens.evaluation.answering import Answering
@@ -181,21 +178,19 @@ def _report(folder: Path, order: list[tuple[str, str]], *, count: int, as_json: 
 
 
 def _print_table(results: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+    from sinklens.cli.output import terminal_width
+    from sinklens.report.columns import columns
 
-    from sinklens.cli.demo_tables import stdout_console
-
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    for name in ("task", "condition", "grader", "solved", "95 % interval", "problems", "dose", "steps", "s a problem"):
-        table.add_column(name, justify="left" if name in ("task", "condition", "grader") else "right", no_wrap=True)
+    header = ("task", "condition", "grader", "solved", "95 % interval", "problems", "dose", "steps", "s a problem")
+    table = []
     for one in results:
         for grader, share in one["graders"].items():
             interval = f"{100 * share['low']:.1f} to {100 * share['high']:.1f}"
-            table.add_row(
+            table.append((
                 one["task"], one["condition"], grader, f"{100 * share['value']:.1f} %", interval, str(one["problems"]),
                 _number(one["dose"], 2), _number(one["steps"], 1), _number(one["seconds"], 3),
-            )  # fmt: skip
-    stdout_console(quiet=False).print(table)
+            ))  # fmt: skip
+    print("\n".join(columns(header, table, width=terminal_width())))
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -45,6 +45,7 @@ def run_watched(experiment: "Experiment", folder: Path) -> "Ran":
 
 def _tell_of_short_tasks(experiment: "Experiment") -> None:
     """A file ends; tasks made by rule do not."""
+    from sinklens.cli.output import note
     from sinklens.evaluation.answering import problems
     from sinklens.tasks import BENCHMARKS
 
@@ -52,7 +53,7 @@ def _tell_of_short_tasks(experiment: "Experiment") -> None:
     for one in experiment.answerings:
         if one.task in BENCHMARKS and (there := len(problems(one, asked))) < asked:
             said = f"{one.task} has {there:,} problems here, fewer than the {asked:,} asked for: all of them count"
-            print(said, file=sys.stderr)
+            note(said)
 
 
 def duration(seconds: float) -> str:

@@ -20,7 +20,7 @@ def explore(
         Path | None, typer.Option(metavar="FILE", help="The page.", show_default="a new one, runs/explore-N.html")
     ] = None,
     open_page: Annotated[bool, typer.Option("--open", metavar="", help="Open it in a browser.")] = False,
-    sample: Annotated[
+    samples: Annotated[
         str | None, typer.Option(metavar="LIST", help="Prompts to show: 3, or 0-2.", show_default="the first")
     ] = None,
     layers: Annotated[str | None, typer.Option(metavar="LIST", help="Only these layers.", show_default="all")] = None,
@@ -55,7 +55,7 @@ def explore(
     if not 0 < size < float("inf"):
         raise UsageError(f"--size {size:g}; expected a number of megabytes above 0, e.g. 12")
     view = View(
-        samples=parse_numbers("--sample", sample),
+        samples=parse_numbers("--samples", samples),
         layers=parse_numbers("--layers", layers),
         heads=parse_heads(heads),
         epsilon=epsilon,
@@ -120,13 +120,16 @@ def _summary(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tell(run: dict[str, Any]) -> None:
+    from sinklens.cli.output import print_wrapped
+
     for one in run["samples"]:
         loss = one["loss"]
-        print(
+        print_wrapped(
             f"{run['name']}, sample {one['sample']}: {one['steps']} steps, {one['layers']} layers x {one['heads']} "
             f"heads, {one['tokens']} tokens, {one['tracks']} tracks; exact: {', '.join(one['exact'])}; the others "
             f"within {100 * loss['max_relative']:.2g} % from {loss['relative_from']:.3g} fair shares on, within "
-            f"{loss['max_absolute_below']:.2g} below"
+            f"{loss['max_absolute_below']:.2g} below",
+            indent=2,
         )
         if any(one["left_out"].values()):
             print(

@@ -42,7 +42,7 @@ def figures(
     """
     from sinklens.cli.folders import open_traces, refuse_trace_folder
     from sinklens.cli.live import CountDisplay
-    from sinklens.cli.output import fresh_folder, prepare_folder, print_json, stderr_console
+    from sinklens.cli.output import fresh_folder, prepare_folder, print_json, print_wrapped, stderr_console
     from sinklens.report.figures import draw_figures
 
     refuse_trace_folder(to, example="figures")
@@ -73,7 +73,7 @@ def figures(
         return
     for one in drawn:
         files = ", ".join(file.name for file in one.files) or "not drawn"
-        print(f"{one.id:>6}  {one.title}: {files}")
+        print_wrapped(f"{one.id:>6}  {one.title}: {files}", indent=8)
         if one.note:
-            print(f"        {one.note}")
+            print_wrapped(f"        {one.note}", indent=8)
     print(f"written to {folder}")

@@ -1,5 +1,6 @@
 """From the name on a command line to a model and its sampler: first what is cheap to refuse, then the weights."""
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +20,11 @@ class Found:
 
     def load(self, *, device: str | None, dtype: str | None) -> tuple[Any, Any]:
         """The model and the sampler."""
-        from sinklens.cli.output import quiet_unless_terminal
+        from sinklens.cli.output import detail, quiet_unless_terminal
         from sinklens.models.load import load
+        from sinklens.recording.identity import dtype_of
 
+        began = time.monotonic()
         with quiet_unless_terminal():
             model = load(
                 self.name,
@@ -30,6 +33,9 @@ class Found:
                 revision=self.revision,
                 trust_remote_code=self.trust_remote_code,
             )
+        spec, seconds = model.spec, time.monotonic() - began
+        detail(f"{spec.source}: {spec.family}, {spec.layers} layers x {spec.heads} heads, loaded in {seconds:.1f} s")
+        detail(f"device {model.device}, dtype {dtype_of(model)}")
         return model, self.sampler
 
 

@@ -24,7 +24,12 @@ RESULT, TABLE = "result.json", "table.md"
 
 def mask(
     models: Annotated[
-        list[str], typer.Argument(metavar="MODEL", help="Folders, hub ids, or names from `sinklens models`.")
+        list[str],
+        typer.Argument(
+            metavar="MODEL",
+            help="Folders, hub ids, or names from `sinklens models`.",
+            autocompletion=options.known_models,
+        ),
     ],
     *,
     task: Annotated[
@@ -45,7 +50,8 @@ def mask(
         str | None,
         typer.Option(
             metavar="LIST",
-            help="cached, recomputed: whether keys and values are computed under the mask; with the random control.",
+            help="cached, recomputed, block_cached (diffusion models): whether keys and values are computed under the "
+            "mask; with the random control.",
             show_default="the family's own",
         ),
     ] = None,
@@ -97,11 +103,11 @@ def mask(
         Path | None,
         typer.Option(metavar="DIR", help="The folder of the experiment.", show_default="a new one, runs/mask-N"),
     ] = None,
-    unsafe: Annotated[
-        bool, typer.Option("--unsafe", metavar="", help="Run programs that a model wrote without a sandbox.")
-    ] = False,
+    unsafe: options.Unsafe = False,
     device: options.Device = None,
     dtype: options.Dtype = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -133,7 +139,7 @@ def mask(
     from sinklens.evaluation.greedy import has_blocks
 
     wanted = read_data(data or [], read_tasks(task))
-    loaded = _load(models, device=device, dtype=dtype)
+    loaded = _load(models, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
     sized = next((model for model in loaded.values() if has_blocks(model)), next(iter(loaded.values())))
     answerings = [
         Answering(
@@ -193,7 +199,9 @@ def _read_cells(path: Path) -> "list[Condition]":
     return found
 
 
-def _load(models: Sequence[str], *, device: str | None, dtype: str | None) -> dict[str, Any]:
+def _load(
+    models: Sequence[str], *, device: str | None, dtype: str | None, revision: str | None, trust_remote_code: bool
+) -> dict[str, Any]:
     """Every model by a short name, or by its whole one where two would share it."""
     from sinklens.cli.loading import find_model
     from sinklens.cli.samplers import SamplerOptions
@@ -201,7 +209,11 @@ def _load(models: Sequence[str], *, device: str | None, dtype: str | None) -> di
 
     if len(set(models)) < len(models):
         raise UsageError(f"a model stands twice ({', '.join(models)}); give each once")
-    found = [find_model(name, SamplerOptions(), revision=None, trust_remote_code=False) for name in models]
+    if revision is not None and len(models) > 1:
+        raise UsageError(f"--revision {revision} with {len(models)} models; give one model, or leave it out")
+    found = [
+        find_model(name, SamplerOptions(), revision=revision, trust_remote_code=trust_remote_code) for name in models
+    ]
     short = [short_name(name) or name for name in models]
     names = [name if short.count(name) == 1 else whole for name, whole in zip(short, models, strict=True)]
     return {name: one.load(device=device, dtype=dtype)[0] for name, one in zip(names, found, strict=True)}
@@ -209,12 +221,13 @@ def _load(models: Sequence[str], *, device: str | None, dtype: str | None) -> di
 
 def _announce(experiment: "Experiment", folder: Path) -> None:
     """How large it is, on stderr."""
+    from sinklens.cli.output import note
+
     counts = " + ".join(str(len(experiment.cells[name])) for name in experiment.models)
     tasks = ", ".join(one.task for one in experiment.answerings)
-    print(
+    note(
         f"{', '.join(experiment.models)}: {counts} cells on {tasks}, up to {experiment.problems} problems each, in "
-        f"{folder}; how long it takes is known after the first batch",
-        file=sys.stderr,
+        f"{folder}; how long it takes is known after the first batch"
     )
 
 

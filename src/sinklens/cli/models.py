@@ -9,7 +9,12 @@ from sinklens.cli import options
 
 def models(
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A folder, a hub id, or a name from the list.")
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A folder, a hub id, or a name from the list.",
+            autocompletion=options.known_models,
+        ),
     ] = None,
     *,
     revision: options.Revision = None,
@@ -71,12 +76,12 @@ def list_models() -> list[dict[str, Any]]:
 
 
 def _print_list(rows: list[dict[str, Any]]) -> None:
-    """Plain columns: the same on a terminal and in a pipe."""
+    from sinklens.cli.output import terminal_width
+    from sinklens.report.columns import columns
+
     header = ("name", "hub id", "family", "parameters", "GB bf16", "context", "sampler")
-    table = [header, *(tuple("-" if cell is None else _cell(cell) for cell in row.values()) for row in rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(header))]
-    for line in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    table = [tuple("-" if cell is None else _cell(cell) for cell in row.values()) for row in rows]
+    print("\n".join(columns(header, table, width=terminal_width())))
     print("\nAny checkpoint folder or hub id works as well: sinklens models MODEL")
 
 

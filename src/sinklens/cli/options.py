@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from sinklens.errors import UsageError
+
 debug_wanted: ContextVar[bool] = ContextVar("sinklens_debug", default=False)  # what this command line says
 
 
@@ -14,10 +16,55 @@ def _want_debug(wanted: bool) -> bool:
     return wanted
 
 
+loudness: ContextVar[int] = ContextVar("sinklens_loudness", default=0)  # -1: quiet, 1: verbose
+
+
+def _want_quiet(wanted: bool) -> bool:
+    if wanted:
+        _set_loudness(-1)
+    return wanted
+
+
+def _want_verbose(wanted: bool) -> bool:
+    if wanted:
+        _set_loudness(1)
+    return wanted
+
+
+def _set_loudness(value: int) -> None:
+    if loudness.get() == -value:
+        raise UsageError("--quiet and --verbose are opposites; give one of them")
+    loudness.set(value)
+
+
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", metavar="", callback=_want_quiet, help="On stderr nothing but warnings and errors."),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", metavar="", callback=_want_verbose, help="On stderr what is used, and how long it took."
+    ),
+]
 Debug = Annotated[
     bool, typer.Option("--debug", metavar="", callback=_want_debug, help="Show the traceback of an error.")
 ]
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder, a hub id, or a name from `sinklens models`.")]
+
+
+def known_models(incomplete: str) -> list[str]:
+    """Names for the shell to complete."""
+    from sinklens.models.catalog import EMBEDDED, KNOWN, PACKAGED
+
+    return [name for name in (*EMBEDDED, *PACKAGED, *KNOWN) if name.startswith(incomplete)]
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A folder, a hub id, or a name from `sinklens models`.", autocompletion=known_models
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", metavar="", help="Print one JSON document on stdout.")]
 PromptTexts = Annotated[list[str] | None, typer.Option("--prompt", metavar="TEXT", help="Text to continue.")]
 PromptIds = Annotated[
@@ -50,6 +97,9 @@ TrustRemoteCode = Annotated[
         metavar="",
         help="Allow a model's own Python code to run (never needed for LLaDA, Dream, MMaDA).",
     ),
+]
+Unsafe = Annotated[
+    bool, typer.Option("--unsafe", metavar="", help="Run programs that a model wrote without a sandbox.")
 ]
 
 Length = Annotated[int | None, typer.Option(metavar="N", help="Tokens to generate.", show_default="128")]

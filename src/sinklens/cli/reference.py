@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from sinklens.cli.app import app
+from sinklens.cli.examples import EXAMPLES
 
 HEADER = """\
 # The command line
@@ -19,7 +20,11 @@ HEADER = """\
 After `make demo` or `make test` the program is `.venv/bin/sinklens`; `. .venv/bin/activate` puts it on the path.
 
 Results go to stdout, progress, warnings and errors to stderr. `--json` prints exactly one JSON document on stdout, and
-nothing there when the command fails. `--to DIR` says where files go. `--debug` shows the traceback of an error.
+nothing there when the command fails. `--to DIR` says where files go. `--quiet` leaves nothing but warnings and errors
+on stderr; `--verbose` says what is used and how long it took; `--debug` shows the traceback of an error. All three may
+stand before or behind the command. Colours are for a terminal, and off with `NO_COLOR`; tables fit into `COLUMNS`.
+
+`sinklens --install-completion` makes the shell complete commands, options and names of models.
 
 | exit code | meaning |
 |---|---|
@@ -37,7 +42,29 @@ In the document of `generate`, `finished` is false for a row that was interrupte
 
 def render() -> str:
     """The whole page."""
-    return "\n".join([HEADER, *_sections("sinklens", typer.main.get_command(app))])
+    program = typer.main.get_command(app)
+    return "\n".join([HEADER, *_sections("sinklens", program), _index(program)])
+
+
+def _index(program: Any) -> str:
+    """Every option, and who takes it."""
+    takers: dict[tuple[str, str], list[str]] = {}
+    everywhere = {"--debug", "--quiet", "--verbose", "--version", "--install-completion", "--show-completion"}
+    for title, command in _commands("", program):
+        for one in command.params:
+            if one.param_type_name == "option" and one.opts[0] not in everywhere:
+                takers.setdefault((one.opts[0], "" if one.is_flag else str(one.metavar)), []).append(title)
+    rows = [f"| `{name}` | {value} | {', '.join(titles)} |" for (name, value), titles in sorted(takers.items())]
+    return "\n".join(["## Options by name", "", "| option | value | commands |", "|---|---|---|", *rows]) + "\n"
+
+
+def _commands(title: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """Those that do something, by their names."""
+    inner: dict[str, Any] = getattr(command, "commands", {})
+    if not inner:
+        yield title, command
+    for name, one in inner.items():
+        yield from _commands(f"{title} {name}".strip(), one)
 
 
 def _sections(title: str, command: Any) -> Iterator[str]:
@@ -56,6 +83,7 @@ def _section(title: str, command: Any) -> str:
     lines = [f"## {title}", "", (command.help or "").strip(), "", f"    {usage}", ""]
     lines += ["| option | value | default | meaning |", "|---|---|---|---|"]
     lines += [_row(parameter) for parameter in [*arguments, *options]]
+    lines += ["", "```", *EXAMPLES[title.partition(" ")[2]], "```"]
     return "\n".join(lines) + "\n"
 
 

@@ -57,6 +57,10 @@ def evaluate(
         list[str] | None,
         typer.Option(metavar="DIR", help="A selector trained for one budget (--set alpha=0.3); may be repeated."),
     ] = None,
+    trained: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIR", help="A model trained with a ranking (--set ranking=random); may be repeated."),
+    ] = None,
     no_speed: Annotated[bool, typer.Option("--no-speed", metavar="", help="Do not time it.")] = False,
     batch: Annotated[int, typer.Option(metavar="N", min=1, help="Images at a time.")] = 256,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of canvases, noise and random choices.")] = 0,
@@ -75,7 +79,7 @@ def evaluate(
     baselines and images may be added to a folder later. docs/selection.md says what is measured.
     """
     import_selection()
-    from sinklens.cli.output import fresh_folder
+    from sinklens.cli.output import fresh_folder, note
     from sinklens.evaluation.selection_cells import cross, parse_floats
     from sinklens.evaluation.selection_experiment import RIVALS, SelectionExperiment
     from sinklens.selection.folder import load_selector
@@ -84,6 +88,7 @@ def evaluate(
     for name in rankings:
         choose("baseline", name, RIVALS)
     others = [_fixed(name, device_of(device)) for name in fixed or ()]
+    ranked = [_trained(name, device_of(device)) for name in trained or ()]
     spots = cross(
         alphas=[*parse_floats("--alphas", alphas, example="0.1,0.3"), *(one.alpha for one in others)],
         snrs=parse_floats("--snr", snr, example="-10,0,10"),
@@ -96,9 +101,7 @@ def evaluate(
     used = data or str(about(selector_folder(model)).get("data", "fashion"))
     pictures = load_data(used, split=split, limit=images, seed=seed, fit=fit, **taken_by(selector))
     if len(pictures) < images:
-        print(
-            f"{pictures.name} has {len(pictures):,} images, fewer than {images:,}: all of them count", file=sys.stderr
-        )
+        note(f"{pictures.name} has {len(pictures):,} images, fewer than {images:,}: all of them count")
     experiment = SelectionExperiment(
         selector=selector,
         name=Path(model).name,
@@ -106,6 +109,7 @@ def evaluate(
         spots=spots,
         baselines=rankings,
         fixed=others,
+        trained=ranked,
         seed=seed,
         batch=batch,
         command=join(["sinklens", *sys.argv[1:]]),
@@ -152,7 +156,7 @@ def _watch(experiment: "SelectionExperiment", folder: Path, *, timed: bool) -> N
 
 
 def _report(folder: Path, *, as_json: bool) -> None:
-    from sinklens.cli.output import print_json
+    from sinklens.cli.output import print_json, terminal_width
     from sinklens.evaluation.selection_result import summarise
     from sinklens.files import write_json
     from sinklens.report.selection import draw, table_text
@@ -163,7 +167,7 @@ def _report(folder: Path, *, as_json: bool) -> None:
     if as_json:
         print_json({"to": str(folder), "result": result})
         return
-    print(table_text(result))
+    print(table_text(result, width=terminal_width()))
     print(f"\nrows, {RESULT}, table.md and figures are in {folder}")
 
 
@@ -179,6 +183,16 @@ def _fixed(name: str, device: str) -> Any:
     if alpha is None:
         raise UsageError(f"--fixed {name} was trained for every budget; expected one trained with --set alpha=0.3")
     return FixedModel(name=Path(name).name, selector=selector, alpha=float(alpha))
+
+
+def _trained(name: str, device: str) -> Any:
+    from sinklens.evaluation.selection_experiment import TrainedRanking
+    from sinklens.selection.folder import load_selector
+
+    selector = load_selector(name, device=device)
+    if selector.ranking is None:
+        raise UsageError(f"--trained {name} has gates; expected a model trained with --set ranking=random or another")
+    return TrainedRanking(name=Path(name).name, selector=selector)
 
 
 def _names(option: str, text: str) -> list[str]:

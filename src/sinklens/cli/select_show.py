@@ -35,7 +35,9 @@ def show(
         list[Path] | None, typer.Option(metavar="FILE", help="A PNG or JPEG image; may be repeated.")
     ] = None,
     data: Data = None,
-    images: Annotated[int, typer.Option(metavar="N", min=1, help="Without --image: so many test images.")] = 6,
+    images: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Without --image: so many examples or test images.")
+    ] = 6,
     alphas: Annotated[str, typer.Option(metavar="LIST", help="Budgets of the PNG maps.")] = SHOWN,
     fit: Fit = False,
     to: Annotated[
@@ -64,8 +66,13 @@ def show(
         check_alpha(alpha, "--alphas")
     selector = load_selector(model, device=device_of(device))
     told = about(selector_folder(model))
+    examples = list(told.get("examples", {}).items())[:images] if data is None else []
+    classes = {"classes": told.get("classes", ())}
     if image:
-        shown: dict[str, Any] = _from_files(image, selector, fit=fit) | {"classes": told.get("classes", ())}
+        shown: dict[str, Any] = _from_files(image, selector, fit=fit) | classes
+    elif examples:  # that the model brings along
+        paths = [selector_folder(model) / name for name, _ in examples]
+        shown = _from_files(paths, selector, fit=fit) | classes | {"labels": [label for _, label in examples]}
     else:
         used = data or str(told.get("data", "fashion"))
         shown = _from_data(load_data(used, split="test", limit=images, fit=fit, **taken_by(selector)))

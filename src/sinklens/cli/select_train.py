@@ -3,16 +3,13 @@
 import sys
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from sinklens.cli import options
 from sinklens.cli.interrupts import INTERRUPTED
-from sinklens.cli.select_parts import DATA, Fit, device_of, import_selection, load_data, taken_by
-
-if TYPE_CHECKING:
-    from sinklens.selection.data import Images
+from sinklens.cli.select_parts import DATA, Fit, device_of, import_selection, taken_by
 
 
 def train(
@@ -46,8 +43,9 @@ def train(
     The folder is a model that `select evaluate` and `select show` take, with log.jsonl beside it.
     """
     import_selection()
-    from sinklens.cli.output import fresh_folder, prepare_folder, print_json
+    from sinklens.cli.output import fresh_folder, note, prepare_folder, print_json
     from sinklens.files import write_json
+    from sinklens.selection.data import load_epochs, load_images
     from sinklens.selection.recipe import read_selection_recipe
     from sinklens.selection.training import build_selector
 
@@ -55,15 +53,11 @@ def train(
     folder = to or fresh_folder(f"select-{wanted.name}")
     prepare_folder(folder)
     asked: dict[str, Any] = {**taken_by(build_selector(wanted)), "fit": fit, "device": device_of(device)}
-    print(f"{wanted.name}: {wanted.schedule.steps:,} steps of {wanted.schedule.batch} images", file=sys.stderr)
-    pictures = load_data(data, split="train", limit=images, **asked)
-    held = load_data(data, split="validation", limit=images, **asked)
-
-    def drawn(epoch: int) -> "Images":
-        return pictures if epoch == 0 else load_data(data, split="train", limit=images, seed=epoch, **asked)
-
+    note(f"{wanted.name}: {wanted.schedule.steps:,} steps of {wanted.schedule.batch} images")
+    drawn = load_epochs(data, split="train", limit=images, **asked)
+    pictures, held = drawn(0), load_images(data, split="validation", limit=images, **asked)
     entries = _train(wanted, drawn if redraw else pictures, held, folder, resume=resume, device=device_of(device))
-    write_json(folder / DATA, {"data": data, "classes": list(pictures.classes)})
+    write_json(folder / DATA, {"data": data, "redraw": redraw, "classes": list(pictures.classes)})
     if json:
         print_json({"model": str(folder), "recipe": wanted.as_dict(), "log": entries})
         return

@@ -1,6 +1,5 @@
 """What `sinklens sinks` prints for people: a line of what was found, then one small table a part."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sinklens.cli.output import stdout_console, terminal_width
 from sinklens.sinks.tokens import display
 
 Entry = Mapping[str, Any]
@@ -26,9 +26,7 @@ FEW = 10  # prompts: below, a percentile interval is clearly too narrow
 
 def print_entry(entry: Entry) -> None:
     """One trace."""
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, WIDTH)  # a number that is cut is a wrong number
+    console = stdout_console(width=WIDTH)
     _heading(console, entry)
     for part in (_tracks, _tokens, _depth, _events, _explained, _mechanism, _agreement):
         part(console, entry)
@@ -53,12 +51,16 @@ def _heading(console: Console, entry: Entry) -> None:
         f"{_part(len(seen['layers']), model['layers'])} layers x {_part(seen['heads'], model['heads'])} heads",
         f"{_range(seen['tokens'])} tokens",
     )
-    console.print(", ".join(parts) + ("" if entry["complete"] else "; not complete"), markup=False, soft_wrap=True)
+    console.print(
+        ", ".join(parts) + ("" if entry["complete"] else "; not complete"),
+        markup=False,
+        soft_wrap=terminal_width() is None,
+    )
     console.print(
         f"sinks by {question['metric']} {question['value']:g}: {_interval(seen['sink_share'])} of tokens "
         f"({seen['sinks']:,} of {seen['cells']:,}), which absorb {_interval(seen['absorbed'])} of attention",
         markup=False,
-        soft_wrap=True,
+        soft_wrap=terminal_width() is None,
     )
 
 
@@ -210,10 +212,12 @@ def shown_path(path: str) -> str:
 
 
 def _table(title: str, columns: Sequence[str], *, padding: int = 2) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, padding, 0, 0))
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=None, padding=(0, padding, 0, 0), pad_edge=False
+    )
     for number, name in enumerate(columns):
         justify: Any = "right" if number else "left"
-        table.add_column(name, justify=justify, header_style="dim", overflow="fold", no_wrap=True)
+        table.add_column(name, justify=justify, header_style="dim", overflow="fold")
     return table
 
 

@@ -49,7 +49,7 @@ def sinks(
         str | None, typer.Option(metavar="LIST", help="Only these prompts: 0-9,12.", show_default="all")
     ] = None,
     layers: Annotated[str | None, typer.Option(metavar="LIST", help="Only these layers.", show_default="all")] = None,
-    top: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens in the table of tokens.")] = 10,
+    tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Rows of the table of tokens.")] = 10,
     to: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Also write sinks.json and tracks.parquet into this folder."),
@@ -77,7 +77,7 @@ def sinks(
     picked = {"samples": parse_numbers("--samples", samples), "layers": parse_numbers("--layers", layers)}
     entries, tables = [], []
     for trace in opened:
-        entry, table = _describe(trace, question, top=top, **picked)
+        entry, table = _describe(trace, question, top=tokens, **picked)
         entries.append(entry)
         if table is not None:
             tables.append(_with_trace(table, str(trace.path)))

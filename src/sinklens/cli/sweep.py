@@ -55,6 +55,7 @@ def sweep(
     """
     running = _choose_running(on, address=address, job=job, workers=workers)
     import_heavy()
+    from sinklens.locks import writing_alone
     from sinklens.sweeps.folder import SweepFolder
     from sinklens.sweeps.grid import read_grid
     from sinklens.sweeps.job import Resources
@@ -74,8 +75,9 @@ def sweep(
         base=resources.base,
         elsewhere=on == "ray" and bool(address or os.environ.get("RAY_ADDRESS")),
     )
-    folder.claim(document, jobs)
-    interrupted = _run(folder, chosen, running=running, resources=resources)
+    with writing_alone(folder.path, shared=job is not None):
+        folder.claim(document, jobs)
+        interrupted = _run(folder, chosen, running=running, resources=resources)
     failed = _show(folder, jobs, chosen, as_json=json, interrupted=interrupted)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
@@ -114,13 +116,13 @@ def _choose_jobs(jobs: "Sequence[Job]", number: int | None) -> "list[Job]":
 def _run(folder: "SweepFolder", jobs: "Sequence[Job]", *, running: "Running", resources: "Resources") -> bool:
     """Run what is left, and tell of it on stderr; whether Ctrl-C ended it."""
     from sinklens.cli.live import CountDisplay
-    from sinklens.cli.output import stderr_console
+    from sinklens.cli.output import note, stderr_console
     from sinklens.sweeps.run import left_to_do, run_sweep
 
     console = stderr_console()
     left = len(left_to_do(folder, jobs))
     skipped = f", {len(jobs) - left} finished before" if left < len(jobs) else ""
-    print(f"{left} of {len(jobs)} jobs to run{skipped}; rows go to {folder.path}", file=sys.stderr)
+    note(f"{left} of {len(jobs)} jobs to run{skipped}; rows go to {folder.path}")
     display, done = CountDisplay(console, unit="job"), 0
 
     def seen(outcome: Any) -> None:
@@ -171,14 +173,14 @@ def _show(
 
 
 def _print_table(states: Sequence[dict[str, Any]]) -> None:
-    """Plain columns: the same on a terminal and in a pipe."""
+    from sinklens.cli.output import terminal_width
+    from sinklens.report.columns import columns
+
     header = ("job", "fingerprint", "model", "task", "intervention", "seed", "right", "state")
-    table = [header]
+    table = []
     for state in states:
         right = f"{state['right']}/{state['problems']}" if state["state"] == "finished" else "-"
         seed = "-" if state["seed"] is None else str(state["seed"])
         named = (state["fingerprint"], state["model"], state["task"], state["condition"])
         table.append((str(state["index"]), *named, seed, right, state["state"]))
-    widths = [max(len(line[column]) for line in table) for column in range(len(header))]
-    for line in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    print("\n".join(columns(header, table, width=terminal_width())))

@@ -12,7 +12,7 @@ from sinklens.cli import options
 from sinklens.cli.interrupts import INTERRUPTED
 from sinklens.cli.loading import find_model
 from sinklens.cli.numbers import parse_maps, parse_numbers, show_bytes
-from sinklens.cli.output import fresh_folder
+from sinklens.cli.output import fresh_folder, note
 from sinklens.cli.prompts import collect_prompts
 from sinklens.cli.samplers import SamplerOptions, takes_sampling
 from sinklens.errors import UsageError
@@ -132,10 +132,9 @@ def _announce(plan: "Plan", folder: Path) -> int:
     place = folder.absolute()
     room = shutil.disk_usage(next(path for path in (place, *place.parents) if path.exists()))
     spec = plan.model.spec
-    print(
+    note(
         f"{len(plan.ids)} prompt{'s' * (len(plan.ids) > 1)}, {plan.steps} steps, {len(plan.wanted.layers)} of "
-        f"{spec.layers} layers, {len(plan.wanted.heads)} of {spec.heads} heads: about {show_bytes(size)} in {folder}",
-        file=sys.stderr,
+        f"{spec.layers} layers, {len(plan.wanted.heads)} of {spec.heads} heads: about {show_bytes(size)} in {folder}"
     )
     if size > room.free:
         print(f"warning: only {show_bytes(room.free)} are free there; see --detail, --every, --layers", file=sys.stderr)

@@ -30,9 +30,7 @@ def train(
         typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe: seed=1, schedule.steps=100."),
     ] = None,
     problems: Annotated[int, typer.Option(metavar="N", min=1, help="Problems of each task at every measure.")] = 128,
-    unsafe: Annotated[
-        bool, typer.Option("--unsafe", metavar="", help="Run generated programs where there is no sandbox.")
-    ] = False,
+    unsafe: options.Unsafe = False,
     device: options.Device = None,
     json: options.Json = False,
     debug: options.Debug = False,
@@ -63,16 +61,16 @@ def _run(
     import torch
 
     from sinklens.cli.live import CountDisplay
-    from sinklens.cli.output import stderr_console
+    from sinklens.cli.output import note, stderr_console
     from sinklens.training.log import read_log
     from sinklens.training.train import Effort, train
 
     display = CountDisplay(stderr_console())
-    print(f"{recipe.name}: {recipe.schedule.steps:,} steps, {recipe.tokens / 1e6:,.0f} M tokens", file=sys.stderr)
+    note(f"{recipe.name}: {recipe.schedule.steps:,} steps, {recipe.tokens / 1e6:,.0f} M tokens")
 
     def measured(entry: dict[str, Any]) -> None:
         shown = ", ".join(f"{name} {value}" for name, value in _shown(entry).items())
-        print(shown, file=sys.stderr, flush=True)
+        note(shown)
 
     try:
         train(
