@@ -5,9 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors import safe_open
 
 from sinklens.errors import SinklensError
-from sinklens.files import replacing, write_json, written_whole
+from sinklens.files import append_line, replacing, whole_lines, write_json, write_tensors, written_whole
 
 
 def test_a_file_gets_its_name_when_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,3 +58,34 @@ def test_json_is_readable_and_strict(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "a.json", {"share": float("nan")})
     assert json.loads((tmp_path / "a.json").read_text("utf-8"))["share"] == 0.5
+
+
+def test_a_line_without_its_end_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    for line in ("one", "two"):
+        append_line(path, line)
+    assert whole_lines(path) == ["one", "two"]
+    path.write_text("one\ntw")
+    assert whole_lines(path) == ["one"]
+    path.write_text("on")
+    assert whole_lines(path) == []
+    with pytest.raises(SinklensError, match="cannot write"):
+        append_line(tmp_path / "no" / "log", "one")
+
+
+def test_tensors_are_the_same_bytes_every_time(tmp_path: Path) -> None:
+    """safetensors draws the order of metadata anew for each file."""
+    tensors = {"weight é": torch.arange(6.0).reshape(2, 3), "bias": torch.ones(3, dtype=torch.bfloat16)}
+    told = {name: name for name in ("step", "seed", "name", "more")}
+    for turn in range(8):
+        write_tensors(tmp_path / str(turn), tensors, metadata=told)
+    assert len({(tmp_path / str(turn)).read_bytes() for turn in range(8)}) == 1
+    with safe_open(str(tmp_path / "0"), framework="pt") as handle:
+        assert handle.metadata() == {"format": "pt", **told}
+        assert handle.get_tensor("weight é").tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_disk_that_refuses_tensors_is_worded(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SinklensError, match=r"cannot write .*file/a"):
+        write_tensors(tmp_path / "file" / "a", {"a": torch.ones(1)}, metadata={})

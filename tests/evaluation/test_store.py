@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from sinklens.errors import SinklensError, TraceError, UsageError
+from sinklens.errors import SinklensError, UsageError
 from sinklens.evaluation.answering import ROW
 from sinklens.evaluation.conditions import Condition, parse_condition
 from sinklens.evaluation.store import EXPERIMENT, FORMAT, TABLES, Batch, Store, differences
+from sinklens.files import temporary_name
 
 FOUR = Batch(model="m", task="t", condition=parse_condition("sinks:top=5,keys=cached"), start=0, stop=4)
 
@@ -82,7 +83,7 @@ def test_a_batch_that_is_cut_short_is_not_there(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(KeyboardInterrupt):
             store.save(FOUR, tables())
     assert store.finished() == set() and store.read("rows").num_rows == 0
-    (tmp_path / table / f".{FOUR.name}.0123.part").write_bytes(b"PAR1")  # as a killed process leaves it
+    temporary_name(tmp_path / table / FOUR.name).write_bytes(b"PAR1")  # as a killed process leaves it
     assert store.finished() == set() and store.read(table).num_rows == 0
     with store.claimed(document()):
         assert not list(tmp_path.rglob("*.part"))
@@ -91,7 +92,7 @@ def test_a_batch_that_is_cut_short_is_not_there(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_folder_of_a_writer_killed_at_its_first_file_is_still_empty(tmp_path: Path) -> None:
-    (tmp_path / f".{EXPERIMENT}.0123.part").write_text("{")
+    temporary_name(tmp_path / EXPERIMENT).write_text("{")
     with Store(tmp_path).claimed(document()):
         assert not list(tmp_path.rglob("*.part"))
 
@@ -108,7 +109,7 @@ def test_rows_are_on_the_disk_before_they_have_their_name(tmp_path: Path, monkey
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with (
         Store(tmp_path).claimed(document()),
-        pytest.raises(TraceError, match="another process is writing"),
+        pytest.raises(SinklensError, match="another process is writing"),
         Store(tmp_path).claimed(document()),
     ):
         pass
@@ -153,8 +154,13 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 def test_where_nothing_can_be_written_that_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    message = r"cannot write to .*file.*; choose another folder"
-    with pytest.raises(SinklensError, match=message), Store(tmp_path / "file").claimed(document()):
+    with (
+        pytest.raises(UsageError, match=r"file is a file; give a folder"),
+        Store(tmp_path / "file").claimed(document()),
+    ):
+        pass
+    message = r"cannot write to .*file/a.*; choose another folder"
+    with pytest.raises(SinklensError, match=message), Store(tmp_path / "file" / "a").claimed(document()):
         pass
     (tmp_path / "rows").touch()
     with pytest.raises(SinklensError, match=r"cannot write .*rows"):

@@ -87,6 +87,19 @@ def test_a_used_folder_is_not_overwritten(data: Path, tmp_path: Path) -> None:
         train(small_recipe("llama", seed=1), data=data, to=tmp_path, resume=True)
 
 
+def test_what_a_kill_leaves_between_two_files_is_put_right(data: Path, tmp_path: Path) -> None:
+    """Weights are written before the file that tells of them, and a line of the log may lack its end."""
+    schedule = {"steps": 2, "warmup": 1, "segment": 1, "rewarm": 1, "measure_every": 1}
+    recipe = small_recipe("llama", schedule=schedule)
+    train(recipe, data=data, to=tmp_path, effort=EFFORT)
+    state, log = (tmp_path / name for name in ("training.json", "log.jsonl"))
+    whole = state.read_bytes(), log.read_bytes()
+    state.write_text(json.dumps({**json.loads(whole[0]), "step": 1}))
+    log.write_bytes(whole[1] + b'{"step": 3, "tok')
+    train(recipe, data=data, to=tmp_path, effort=EFFORT, resume=True)
+    assert (state.read_bytes(), log.read_bytes()) == whole
+
+
 def test_the_command_trains_and_says_what_it_measured(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ which are the same on every machine.
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -20,6 +20,7 @@ from sinklens.attention.observe import intervene
 from sinklens.errors import UsageError, choose
 from sinklens.evaluation.conditions import Condition
 from sinklens.evaluation.greedy import greedy_sampler, has_blocks
+from sinklens.evaluation.memory import Room
 from sinklens.interventions.dose import Dose, overall
 from sinklens.interventions.flow import Flow
 from sinklens.models.language_model import LanguageModel
@@ -133,7 +134,8 @@ def problems(answering: Answering, count: int, *, start: int = 0) -> list[Item]:
 def sampler_of(model: LanguageModel, answering: Answering, condition: Condition = UNMASKED) -> Sampler:
     """The sampler that answers. Steps and blocks are for families that have them: one setting can serve several.
 
-    A causal model whose keys are recomputed runs without its cache.
+    A causal model whose keys are recomputed runs without its cache, a diffusion model whose keys are block cached with
+    one.
     """
     return greedy_sampler(
         model,
@@ -143,6 +145,7 @@ def sampler_of(model: LanguageModel, answering: Answering, condition: Condition 
         threshold=answering.threshold,
         stop_at_eos=answering.stop_at_eos,
         cache=not (model.spec.causal and condition.recomputes()),
+        refresh=condition.refresh,
     )
 
 
@@ -162,14 +165,35 @@ def graded(name: str, items: Sequence[Item], texts: Sequence[str], *, unsafe: bo
 
 
 def answer_problems(
-    model: Any, items: Sequence[Item], condition: Condition, answering: Answering, *, name: str | None = None
+    model: Any,
+    items: Sequence[Item],
+    condition: Condition,
+    answering: Answering,
+    *,
+    name: str | None = None,
+    room: Room | None = None,
 ) -> list[Row]:
-    """A row for each problem, in their order. `name`: of the model in the rows; by default its own."""
+    """A row for each problem, in their order. `name`: of the model in the rows; by default its own.
+
+    room: how many fit into memory at a time, where the caller wants to know.
+    """
     rows: dict[int, Row] = {}
+    room = room or Room("problems")
+
+    def work(some: Sequence[Item]) -> Answered:
+        return answer_batch(model, some, condition, answering, name=name)
+
     for some in by_length(items, answering.batch):
-        answered = answer_batch(model, [items[number] for number in some], condition, answering, name=name)
-        rows |= zip(some, answered.rows, strict=True)
+        parts = in_parts([items[number] for number in some], work, answering, room=room)
+        rows |= zip(some, (row for part in parts for row in part.rows), strict=True)
     return [rows[number] for number in range(len(items))]
+
+
+def in_parts(
+    items: Sequence[Item], work: Callable[[Sequence[Item]], Answered], answering: Answering, *, room: Room
+) -> list[Answered]:
+    """`work` on a batch, in parts where memory does not suffice; not where rows depend on their neighbours."""
+    return [work(items)] if "batch" in answering.decisive else room.run(items, work)
 
 
 def answer_batch(

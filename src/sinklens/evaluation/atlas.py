@@ -23,7 +23,8 @@ from typing import Any
 from sinklens.errors import UsageError
 from sinklens.evaluation import denoising_norms, key_norms, peaks
 from sinklens.evaluation.store import differences
-from sinklens.files import written_whole
+from sinklens.files import is_unfinished, written_whole
+from sinklens.locks import LOCK, writing_alone
 from sinklens.recording.identity import describe_model, describe_sampler, hash_json
 
 FORMAT = 1
@@ -103,13 +104,9 @@ def diffusion_atlas(
 
 def run_atlas(atlas: Atlas, folder: Path, *, tell: Tell = _silent) -> int:
     """Measure the units that are not in the folder yet; gives how many that were."""
-    from sinklens.traces.folder import Lock
-
     document = atlas.document()
     refuse_other(folder, document)
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = Lock(folder)
-    try:
+    with writing_alone(folder):
         _claim(folder, document)
         last, total = list(atlas.tables)[-1], len(atlas.units)
         missing = [unit for unit in range(total) if not _file(folder, last, unit).exists()]
@@ -119,8 +116,6 @@ def run_atlas(atlas: Atlas, folder: Path, *, tell: Tell = _silent) -> int:
             tell(total - len(missing) + turn, total, left)
             _measure_unit(atlas, folder, unit)
         return len(missing)
-    finally:
-        lock.release()
 
 
 def _measure_unit(atlas: Atlas, folder: Path, unit: int) -> None:
@@ -139,7 +134,7 @@ def refuse_other(folder: Path, document: Mapping[str, Any]) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; give a folder")
     if not (folder / PLAN).exists():
-        if folder.is_dir() and any(path.name != "writer.lock" for path in folder.iterdir()):
+        if folder.is_dir() and any(path.name != LOCK and not is_unfinished(path) for path in folder.iterdir()):
             raise UsageError(f"{folder} is not empty and holds no atlas; give a new or an empty folder")
         return
     there = read_plan(folder)

@@ -6,7 +6,7 @@ there is not done again.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import groupby
 from json import dumps
@@ -19,6 +19,7 @@ from sinklens.evaluation.compress_cells import Cell
 from sinklens.evaluation.compress_problems import Asking, make_problems
 from sinklens.evaluation.compress_store import CompressStore
 from sinklens.evaluation.compress_text import pack, read
+from sinklens.evaluation.memory import Room, release_memory
 from sinklens.recording.identity import describe_model, describe_versions
 from sinklens.sampling.checks import at_least
 from sinklens.tasks import longbench
@@ -126,8 +127,8 @@ class _Pace:
         seconds, weight = self.spent[(part, job.task, job.length) if own else part]
         return seconds / weight * len(job.items) * (1 if own else job.length) if weight else 0.0
 
-    def left(self, jobs: Sequence[_Job], counts: Sequence[int]) -> float:
-        """counts: cells that each job still has to run."""
+    def left(self, jobs: Sequence[_Job], counts: Sequence[float]) -> float:
+        """counts: cells that each job still has to run; a part of one where some of its problems have."""
         cells = sum(self.of(job, "cell") * count for job, count in zip(jobs, counts, strict=True))
         begun = (count < len(job.cells) for job, count in zip(jobs, counts, strict=True))
         return float(cells + sum(self.of(job, "shared") for job, done in zip(jobs, begun, strict=True) if not done))
@@ -141,19 +142,20 @@ def run(experiment: CompressExperiment, folder: Path, *, progress: Callable[[Pro
     with store.claimed(experiment.document()):
         jobs = list(_jobs(experiment, asked, known=_known(store, experiment.stride)))
         total = sum(len(items) * len(experiment.cells[task]) for task, items in asked)
-        left = [len(job.cells) for job in jobs]
+        left = [float(len(job.cells)) for job in jobs]
+        rooms: dict[tuple[str, int], Room] = {}  # by task and length: how many problems fit into memory
         for place, job in enumerate(jobs):
-            for tables in _results(experiment, job, texts):
+            for tables in _in_parts(experiment, job, texts, rooms.setdefault((job.task, job.length), Room("problems"))):
                 (timing,) = tables["timings"]
                 store.add(f"{job.task}-{job.length}.{timing['cell']}", tables)
                 if left[place] == len(job.cells):
                     pace.add(job, "shared", timing["shared"])
                 pace.add(job, "cell", timing["seconds"])
-                left[place] -= 1
+                left[place] -= timing["problems"] / len(job.items)
                 if progress is not None:
                     missing = sum(len(one.items) * count for one, count in zip(jobs, left, strict=True))
                     ahead = pace.left(jobs, left)
-                    progress(Progress(done=total - missing, total=total, doing=job.name, seconds_left=ahead))
+                    progress(Progress(done=total - round(missing), total=total, doing=job.name, seconds_left=ahead))
 
 
 def _asked(experiment: CompressExperiment) -> list[tuple[str, list[Any]]]:
@@ -207,6 +209,23 @@ def _jobs(
                     length, depth = (longest, None) if task == TEXT else (own[0].length, own[0].depth)
                     wanted = [cells[place] for place in missing]
                     yield _Job(task=task, length=length, depth=depth, items=own, cells=wanted)
+
+
+def _in_parts(
+    experiment: CompressExperiment, job: _Job, texts: Any, room: Room
+) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """The tables of one cell after the other; of parts of the problems where memory does not suffice for all."""
+    for items in room.cut(job.items):
+        part, done = replace(job, items=items), set()
+        try:
+            for tables in _results(experiment, part, texts):
+                yield tables
+                done.add(tables["timings"][0]["cell"])
+            continue
+        except Exception as error:
+            room.shrink(len(items), error)
+        release_memory()
+        yield from _in_parts(experiment, replace(part, cells=[c for c in job.cells if str(c) not in done]), texts, room)
 
 
 def _results(experiment: CompressExperiment, job: _Job, texts: Any) -> Iterator[dict[str, list[dict[str, Any]]]]:

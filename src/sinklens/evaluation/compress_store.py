@@ -9,9 +9,10 @@ One file a finished batch of one cell, written whole. Rows say themselves what t
 there yet, so problems, lengths, budgets and orders can be added later.
 """
 
+import json
 import re
-import time
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
 
@@ -70,6 +71,7 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
     }
 )
+_PLACE = ("model", "task", "set", "length", "depth", "problem", "cell", "stride")
 _NOT_PLAIN = re.compile(r"[^\w-]+")
 _LISTS = {"list<float32>": "float32", "list<bool>": "bool"}
 
@@ -82,7 +84,7 @@ class CompressStore(Store):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        file = f"{_NOT_PLAIN.sub('_', name)}.{time.time_ns()}.parquet"
+        file = f"{_NOT_PLAIN.sub('_', name)}.{_told_apart(tables)}.parquet"
         for table in sorted(tables, key=lambda one: one != "timings"):  # timings first: the rest says that all is there
             found = pa.Table.from_pylist([dict(row) for row in tables[table]], schema=schema_of(table))
             with written_whole(self.folder / table / file) as temporary:
@@ -102,6 +104,14 @@ class CompressStore(Store):
         files = sorted((self.folder / name).glob("*.parquet"))
         tables = [pq.read_table(path, columns=wanted.names, partitioning=None) for path in files]
         return pa.concat_tables(tables) if tables else wanted.empty_table()
+
+
+def _told_apart(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """The first problem of a batch and a hash of what its rows belong to: no other batch has them, and the same one
+    has them whenever it runs."""
+    rows = [row for name in tables if name != "timings" for row in tables[name]]
+    places = [[row.get(column) for column in _PLACE] for row in rows]
+    return f"{rows[0]['problem']:06d}.{sha256(json.dumps(places).encode()).hexdigest()[:12]}"
 
 
 def schema_of(name: str) -> Any:

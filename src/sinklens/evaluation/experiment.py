@@ -19,10 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from sinklens.errors import UsageError
-from sinklens.evaluation.answering import Answering, answer_batch, by_length, graded, problems, sampler_of
+from sinklens.evaluation.answering import (
+    Answered,
+    Answering,
+    answer_batch,
+    by_length,
+    graded,
+    in_parts,
+    problems,
+    sampler_of,
+)
 from sinklens.evaluation.conditions import Condition
 from sinklens.evaluation.greedy import has_blocks
 from sinklens.evaluation.grid import declare_primary, primary_cells
+from sinklens.evaluation.memory import Room
 from sinklens.evaluation.pace import Pace, Progress
 from sinklens.evaluation.store import Batch, Store, spans
 from sinklens.interventions.flow import shares
@@ -153,6 +163,7 @@ class _Run:
         batch = min(answering.batch for answering in experiment.answerings)
         self.spans = spans(store.spans(), count=max(map(len, self.items.values())), batch=batch)
         self.finished, self.pace, self.answered = store.finished(), Pace(), 0
+        self.rooms: dict[tuple[str, str], Room] = {}  # by model and task: how many problems fit into memory
 
     def all(self) -> Ran:
         todo = [batch for span in self.spans for batch in self._batches(span) if batch.name not in self.finished]
@@ -198,12 +209,18 @@ class _Run:
         items = self.items[batch.task][batch.start : batch.stop]
         follow = first and condition.choose != "none" and condition.act == "mask" and condition.draw == 0
         began = time.perf_counter()
+        room = self.rooms.setdefault((batch.model, batch.task), Room("problems"))
+
+        def work(some: Sequence[Item]) -> Answered:
+            return answer_batch(model, some, condition, answering, name=batch.model, follow=follow)
+
         parts = [
-            answer_batch(model, [items[at] for at in some], condition, answering, name=batch.model, follow=follow)
+            part
             for some in by_length(items, answering.batch)  # one, unless the batch was larger when the span began
+            for part in in_parts([items[at] for at in some], work, answering, room=room)
         ]
         seconds, flows = sum(part.seconds for part in parts), [flow for part in parts for flow in part.flows]
-        timing = {"batch": min(len(items), answering.batch), "seconds": seconds, "followed": follow}
+        timing = {"batch": max(len(part.rows) for part in parts), "seconds": seconds, "followed": follow}
         tables = {
             "rows": sorted((row for part in parts for row in part.rows), key=lambda row: int(row["problem"])),
             "timings": [{**batch.head(), **timing, "device": str(model.device)}],

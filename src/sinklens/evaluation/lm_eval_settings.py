@@ -12,6 +12,7 @@ from sinklens.evaluation.conditions import Condition, parse_condition
 from sinklens.evaluation.elbo import DRAWS
 from sinklens.models.language_model import LanguageModel
 from sinklens.sampling.autoregressive import AutoregressiveSampler
+from sinklens.sampling.block_cache import BlockCache
 from sinklens.sampling.dream import DreamSampler
 from sinklens.sampling.llada import LLaDASampler
 from sinklens.tasks.presets import Preset, published
@@ -135,9 +136,10 @@ def build_sampler(model: LanguageModel, arguments: ModelArguments, *, asked: Map
     settings: dict[str, Any] = wanted | said | {"length": _length(arguments, asked.get("max_gen_toks"))}
     if kind is AutoregressiveSampler:
         return kind(**settings, cache=not arguments.condition.recomputes())
+    refresh = arguments.condition.refresh
     settings.setdefault("steps", settings["length"])
     settings.setdefault(*(("alg", "entropy") if kind is DreamSampler else ("block", settings["length"])))
-    return kind(**settings)
+    return kind(**settings, cache=None if refresh is None else BlockCache(refresh=refresh))
 
 
 def _kind(model: LanguageModel) -> Any:

@@ -22,8 +22,8 @@ from typing import Any
 from sinklens.errors import SinklensError, UsageError
 from sinklens.evaluation.answering import ROW
 from sinklens.evaluation.conditions import Condition
-from sinklens.files import PART, write_json, written_whole
-from sinklens.traces.folder import LOCK, Lock
+from sinklens.files import write_json, written_whole
+from sinklens.locks import LOCK, writing_alone
 
 EXPERIMENT = "experiment.json"
 FORMAT = "sinklens-experiment"
@@ -102,20 +102,11 @@ class Store:
     @contextmanager
     def claimed(self, document: Mapping[str, Any]) -> Iterator[None]:
         """This process alone writes, and only what belongs to the experiment of `document`."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = Lock(self.folder)
-        except OSError as error:
-            raise _cannot_write(self.folder, error) from error
-        try:
+        with writing_alone(self.folder):
             there = self._refuse_other(document)
-            for leftover in [*self.folder.glob(f"*{PART}"), *self.folder.glob(f"*/.*.parquet.*{PART}")]:
-                leftover.unlink()
             if there is None or there["problems"] < document["problems"]:  # else what made the rows stays said
                 self.write_document(EXPERIMENT, {"format": FORMAT, **document})
             yield
-        finally:
-            lock.release()
 
     def document(self) -> dict[str, Any] | None:
         """experiment.json; None where there is none."""
@@ -135,7 +126,7 @@ class Store:
         there = self.document()
         if there is None:
             names = sorted(path.name for path in self.folder.iterdir())
-            strangers = [name for name in names if name != LOCK and not name.endswith(PART)]
+            strangers = [name for name in names if name != LOCK]
             if strangers:
                 raise UsageError(
                     f"{self.folder} is not empty and holds no experiment ({', '.join(strangers[:3])}); give a new or "
@@ -216,7 +207,3 @@ def _compared(there: Any, now: Any) -> str:
 def _short(value: Any) -> str:
     text = "nothing" if value in (None, []) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else text[:79] + "…"
-
-
-def _cannot_write(path: Path, error: OSError) -> SinklensError:
-    return SinklensError(f"cannot write to {path} ({error.strerror or error}); choose another folder")

@@ -4,9 +4,10 @@
     jobs/FINGERPRINT.parquet    one row a problem; the folder reads as one dataset
     timings/FINGERPRINT.parquet how long it took, where; apart, so that the same job gives the same rows
     errors/FINGERPRINT.json     type, message and traceback of a job that failed last time
+    writer.lock                 empty; held by the program that runs the sweep, or shared by those that run one job each
 
 A file is written under a name that readers of Parquet folders pass over, and renamed when it is whole. Several
-programs may work on one folder, each on jobs of its own.
+programs may work on one folder, each on one job (`--job`).
 """
 
 import json
@@ -19,6 +20,7 @@ from typing import Any
 from sinklens.errors import SinklensError, UsageError
 from sinklens.evaluation.answering import ROW
 from sinklens.files import write_json, written_whole
+from sinklens.locks import LOCK
 from sinklens.sweeps.job import Failure, Job, Outcome
 
 FORMAT = "sinklens-sweep"
@@ -32,6 +34,7 @@ TIMING: Mapping[str, str] = MappingProxyType(
         "condition": "string",
         "seed": "int64",
         "problems": "int64",
+        "batch": "int64",  # problems at a time: fewer than asked for where memory was short
         "seconds": "float64",  # of the whole job, loading included where the process had not done so
         "device": "string",
         "host": "string",
@@ -50,7 +53,9 @@ class SweepFolder:
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"{self.path} is a file; give a folder")
         # Looked at before the manifest is looked for: another program may be making this sweep at this moment.
-        held = self.path.exists() and any(not entry.name.startswith(".") for entry in self.path.iterdir())
+        held = self.path.exists() and any(
+            entry.name != LOCK and not entry.name.startswith(".") for entry in self.path.iterdir()
+        )
         if there.exists():
             self._refuse_other_jobs(jobs)
         elif held:

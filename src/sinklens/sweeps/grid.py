@@ -14,7 +14,6 @@ Answers are greedy, so that a seed decides what random interventions draw and no
 nothing has one job, not one a seed.
 """
 
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -25,7 +24,9 @@ from typing import Any
 from sinklens.errors import UsageError
 from sinklens.evaluation.answering import Answering
 from sinklens.evaluation.conditions import Condition, parse_condition
+from sinklens.files import read_text
 from sinklens.sweeps.job import Checkpoint, Job
+from sinklens.tables import parse_toml
 from sinklens.tasks import BENCHMARKS
 
 AXES = ("models", "tasks", "interventions", "seeds")
@@ -56,7 +57,7 @@ class Grid:
 def read_grid(path: Path) -> tuple[dict[str, Any], list[Job]]:
     """The document of a TOML file, and its jobs."""
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        document = parse_toml(read_text(path))
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}; give a TOML file with {', '.join(AXES)}") from None
     except (OSError, ValueError) as error:
@@ -131,7 +132,7 @@ def _answering(value: Any, common: Mapping[str, Any], where: str) -> Answering:
     if "task" not in table:
         raise UsageError(f"{where} names no task; expected task = NAME among its settings")
     settings = {**common, **table}
-    if settings.get("task") in BENCHMARKS and "length" not in settings:
+    if settings["task"] in tuple(BENCHMARKS) and "length" not in settings:
         raise UsageError(
             f"{where}: {settings['task']} has no length; give one: 256 for gsm8k, 512 for humaneval is usual"
         )

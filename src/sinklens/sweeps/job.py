@@ -18,6 +18,7 @@ from typing import Any
 from sinklens.errors import UsageError
 from sinklens.evaluation.answering import Answering, answer_problems, problems
 from sinklens.evaluation.conditions import Condition
+from sinklens.evaluation.memory import Room
 
 VERSION = 1  # goes up when the same job would give other rows
 RETRIES = 2  # how often a job is begun again after the process that ran it was lost
@@ -118,11 +119,11 @@ class Job:
             )
         return list(found)
 
-    def answer(self, resources: Resources) -> Rows:
-        """One row a problem."""
+    def answer(self, resources: Resources, room: Room | None = None) -> Rows:
+        """One row a problem. room: learns how many fit into memory at a time."""
         items = self.items(resources.base)
         model = load_once(self.model, base=resources.base, device=resources.chosen_device())
-        rows = answer_problems(model, items, self.condition, self.answering, name=str(self.model))
+        rows = answer_problems(model, items, self.condition, self.answering, name=str(self.model), room=room)
         return [{"job": self.fingerprint, "seed": self.seed, **row} for row in rows]
 
 
@@ -154,15 +155,16 @@ def attempt(job: Job, resources: Resources) -> Outcome:
     """Run a job in this process; what it raises becomes its outcome."""
     import platform
 
-    began = time.monotonic()
+    began, room = time.monotonic(), Room("problems")
     try:
         with threads(resources.threads), quiet():
-            rows = job.answer(resources)
+            rows = job.answer(resources, room)
     except Exception as error:
         return Outcome(job=job, failure=describe(error))
     seconds = time.monotonic() - began
     where = {"device": resources.chosen_device(), "host": platform.node()}
-    return Outcome(job=job, rows=rows, timing={"problems": len(rows), "seconds": seconds, **where})
+    batch = min(len(rows), job.answering.batch, room.most or len(rows))
+    return Outcome(job=job, rows=rows, timing={"problems": len(rows), "batch": batch, "seconds": seconds, **where})
 
 
 def describe(error: BaseException) -> Failure:

@@ -8,13 +8,14 @@ from jaxtyping import Bool, Float, Int
 
 from sinklens.sinks.arrays import Canvases, LayerArrays, Received
 from sinklens.traces.schema import ALL, column
-from sinklens.traces.unpack import at_positions, dense, lengths_of, with_rest
+from sinklens.traces.unpack import at_positions, check_width, dense, lengths_of, with_rest
 
 
 def layer_of(
     attention: Any, uniform: Any, extra: Mapping[str, Any], *, layer: int, heads: Sequence[int], width: int
 ) -> LayerArrays:
     """One layer of one sample from its rows in `attention`, `uniform`, and, in extra, `norms` and `hidden`."""
+    check_width(uniform["expected"], width)
     steps = attention["step"].to_numpy()[:: len(heads)]
     if (attention["head"].to_numpy() != np.tile(heads, len(steps))[: attention.num_rows]).any():
         raise ValueError(f"layer {layer} does not have one row for each step and head")
@@ -53,6 +54,7 @@ def layer_of(
 
 def canvases_of(steps: Any, tokens: Any, *, sample: int, prompt_length: int, width: int) -> Canvases:
     """Every step of one sample from its rows in `steps` and `tokens`."""
+    check_width(steps["canvas"], width)
     blocks = [steps[name].fill_null(-1).to_numpy() for name in ("block_start", "block_stop")]
     ids = tokens["id"].to_pylist()
     texts, classes = (dict(zip(ids, tokens[name].to_pylist(), strict=True)) for name in ("text", "class"))

@@ -99,7 +99,8 @@ def _array(values: Any, kind: Any) -> Any:
         inner = pa.array(flat, type=kind.value_type, mask=missing)
         return pa.ListArray.from_arrays(pa.array(offsets), inner, type=kind)
     if isinstance(values, np.ndarray):
-        values = values.astype(kind.to_pandas_dtype(), copy=False)
+        plain = pa.array([], type=kind).to_numpy(zero_copy_only=False).dtype  # to_pandas_dtype may need pandas
+        values = values.astype(plain, copy=False)
     return pa.array(values, type=kind, from_pandas=True)
 
 

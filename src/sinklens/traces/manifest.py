@@ -1,13 +1,13 @@
 """manifest.json: what a trace is, written first with `complete: false` and once more when the last sample is done."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sinklens.errors import TraceError, UsageError, choose
-from sinklens.files import replacing
+from sinklens.files import read_json, replacing
 
 FORMAT = "sinklens-trace"
 VERSION = 1  # goes up when a reader of the version before would misread; a new nullable column does not count
@@ -61,23 +61,54 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise TraceError(f"there is no folder {folder}; give the folder that a trace was written to")
     try:
-        text = path.read_text("utf-8")
+        manifest = read_json(path)
     except FileNotFoundError:
         raise TraceError(f"{folder} is not a trace: it has no {MANIFEST}; give the folder that holds it") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise _damaged(path, error) from error
-    try:
-        manifest = json.loads(text)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise _damaged(path, error) from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise TraceError(f"{folder} is not a trace: {MANIFEST} does not say format {FORMAT!r}; give another folder")
     _check_version(path, manifest.get("version"))
     lacking = [name for name in (*GIVEN, "complete", "samples", "unit", "storage") if name not in manifest]
-    lacking += [f"model.{name}" for name in MODEL if name not in (manifest.get("model") or {})]
+    model = manifest.get("model")
+    lacking += [f"model.{name}" for name in MODEL if not isinstance(model, dict) or name not in model]
     if lacking:
         raise _damaged(path, f"it lacks {', '.join(lacking)}")
+    _check_types(path, manifest)
     return manifest
+
+
+def _check_types(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Of the entries that decide how the files are read."""
+    entries = {**manifest, **{f"model.{name}": value for name, value in manifest["model"].items()}}
+    for name, fits in READ.items():
+        if not fits(entries[name]):
+            raise _damaged(path, f"{name} is {_short(entries[name])}")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**31
+
+
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_count, value)) and len(set(value)) == len(value)
+
+
+# What the readers take for granted.
+READ: Mapping[str, Callable[[Any], bool]] = {
+    "samples": _is_count,
+    "every": lambda value: _is_count(value) and value > 0,
+    "layers": _are_numbers,
+    "heads": _are_numbers,
+    "complete": lambda value: isinstance(value, bool),
+    "detail": lambda value: value in DETAILS,
+    "model.name": lambda value: isinstance(value, str),
+    "model.family": lambda value: isinstance(value, str),
+    "model.causal": lambda value: isinstance(value, bool),
+    "model.layers": _is_count,
+    "model.heads": _is_count,
+    "model.kv_heads": _is_count,
+}
 
 
 def _check_version(path: Path, version: Any) -> None:

@@ -19,7 +19,7 @@ from sinklens.errors import TraceError, UsageError, choose
 from sinklens.sinks.arrays import Canvases, LayerArrays
 from sinklens.traces.assemble import canvases_of, layer_of
 from sinklens.traces.folder import finished_samples, sample_folder
-from sinklens.traces.footer import Footer, layer_ranges
+from sinklens.traces.footer import Footer, check_columns, check_nulls, layer_ranges
 from sinklens.traces.manifest import read_manifest
 from sinklens.traces.schema import ALL, ALWAYS, TABLES, column, groups_of, schema
 
@@ -83,21 +83,21 @@ class Trace:
     def info(self, sample: int) -> SampleInfo:
         """Prompt, text, length and final ids."""
         if sample not in self._infos:
-            row = self._read("sample", sample).to_pylist()[0]
-            row["ids"] = np.array(row["ids"], np.int32)
-            self._infos[sample] = SampleInfo(**{name: row[name] for name in SampleInfo.__dataclass_fields__})
+            rows = self._read("sample", sample)
+            with self._reading("sample", sample):
+                row = rows.to_pylist()[0]
+                row["ids"] = np.array(row["ids"], np.int32)
+                if row["prompt_length"] < 0 or row["positions"] < 0:
+                    raise ValueError(f"{row['positions']} positions behind a prompt of {row['prompt_length']}")
+                self._infos[sample] = SampleInfo(**{name: row[name] for name in SampleInfo.__dataclass_fields__})
         return self._infos[sample]
 
     def canvases(self, sample: int) -> Canvases:
         """What stood where when each forward ran, for every step."""
         info = self.info(sample)
-        return canvases_of(
-            self._read("steps", sample),
-            self._read("tokens", sample),
-            sample=sample,
-            prompt_length=info.prompt_length,
-            width=info.positions,
-        )
+        steps, tokens = self._read("steps", sample), self._read("tokens", sample)
+        with self._reading("steps", sample):
+            return canvases_of(steps, tokens, sample=sample, prompt_length=info.prompt_length, width=info.positions)
 
     def layer(self, sample: int, layer: int, *, groups: bool = False, norms: bool = False) -> LayerArrays:
         """One layer of one sample; groups and norms are read only where they are asked for."""
@@ -128,15 +128,17 @@ class Trace:
         """The full maps that were recorded: (step, layer, head, map)."""
         if not self._has("maps"):
             return []
-        return [
-            (
-                row["step"],
-                row["layer"],
-                row["head"],
-                np.array(row["map"], np.float32).reshape(row["queries"], row["keys"]),
-            )
-            for row in self._read("maps", sample).to_pylist()
-        ]
+        rows = self._read("maps", sample).to_pylist()
+        with self._reading("maps", sample):
+            return [
+                (
+                    row["step"],
+                    row["layer"],
+                    row["head"],
+                    np.array(row["map"], np.float32).reshape(row["queries"], row["keys"]),
+                )
+                for row in rows
+            ]
 
     def table(
         self,
@@ -153,7 +155,9 @@ class Trace:
         self._check_table(name)
         chosen = self.samples if samples is None else samples
         parts = [self._read(name, sample, columns=columns, layers=layers) for sample in chosen]
-        return pa.concat_tables(parts) if parts else self._schema(name).empty_table()
+        if not parts:
+            return self._schema(name).empty_table()
+        return pa.concat_tables(parts, promote_options="default")  # a newer version may have columns of its own
 
     def dataset(self, name: str) -> Any:
         """A table over all samples as a pyarrow.dataset.Dataset, which reads when it is asked."""
@@ -203,10 +207,13 @@ class Trace:
             path = self._file(table, sample)
             with pq.ParquetFile(path, metadata=footer.metadata, page_checksum_verification=True) as file:
                 if layers is None:
-                    return file.read(columns=columns)
+                    rows = file.read(columns=columns)
+                    check_nulls(rows, self._schema(table))
+                    return rows
                 chosen = {*layers, ALL}
                 groups = footer.groups_with(chosen)
                 rows = file.read_row_groups(groups, columns=None if columns is None else [*columns, "layer"])
+                check_nulls(rows, self._schema(table))
         mask = np.isin(rows["layer"].to_numpy(), list(chosen))
         rows = rows if mask.all() else rows.filter(pa.array(mask))
         return rows if columns is None else rows.select(list(columns))
@@ -218,6 +225,7 @@ class Trace:
                 while len(self._footers) >= REMEMBERED:
                     self._footers.pop(next(iter(self._footers)))
                 metadata = pq.read_metadata(self._file(table, sample))
+                check_columns(metadata, self._schema(table))
                 footer = self._footers[sample, table] = Footer(metadata=metadata, layers=layer_ranges(metadata))
         return footer
 
@@ -226,7 +234,7 @@ class Trace:
         """A file that is damaged is an error that names it and says how to go on."""
         try:
             yield
-        except (OSError, pa.ArrowException, ValueError, IndexError, KeyError) as error:
+        except (OSError, pa.ArrowException, ValueError, TypeError, LookupError, ArithmeticError) as error:
             if isinstance(error, UsageError):
                 raise
             file = self._file(table, sample)

@@ -6,11 +6,19 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
 Dense = Float[np.ndarray, "row key"]
+UNSEEN = 2**16  # positions that steps may have written whose attention was not recorded
 
 
 def lengths_of(column: Any) -> Int[np.ndarray, " row"]:
     """How long the list of each row is."""
     return np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in column.chunks] or [np.zeros(0, np.int32)])
+
+
+def check_width(column: Any, width: int) -> None:
+    """Before arrays of that width are made: of the keys of a step, no more than some steps' worth are left out."""
+    longest = int(max(lengths_of(column), default=0))
+    if not longest <= width <= longest + UNSEEN:
+        raise ValueError(f"{width} positions, and lists of up to {longest}")
 
 
 def values_of(column: Any, kind: Any = np.float32) -> Shaped[np.ndarray, " value"]:

@@ -16,8 +16,9 @@ from typing import Any
 
 from sinklens.errors import TraceError, UsageError
 from sinklens.files import PART, sync
+from sinklens.locks import LOCK, Lock
 from sinklens.traces.files import SampleFiles
-from sinklens.traces.folder import LOCK, Lock, finished_samples, remove_parts, sample_folder, samples_folder
+from sinklens.traces.folder import finished_samples, remove_parts, sample_folder, samples_folder
 from sinklens.traces.manifest import (
     MANIFEST,
     new_manifest,
@@ -65,7 +66,7 @@ class TraceWriter:
             )
         with _writing_to(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            lock = Lock(folder)
+            lock = Lock(folder, error=TraceError)
             try:
                 writer = cls(folder, new, storage=storage, lock=lock)
                 writer._go_on() if resume else writer._begin()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sinklens.errors import ModelError
-from sinklens.files import write_json, written_whole
+from sinklens.files import write_json, write_tensors, written_whole
 from sinklens.models import dream, llada
 from sinklens.models.fields import read_json
 from sinklens.training.network import Network
@@ -80,20 +80,22 @@ def config_of(recipe: Recipe) -> dict[str, Any]:
 def write_checkpoint(
     network: Network, folder: Path, recipe: Recipe, *, tokenizer: Path, state: Mapping[str, Any]
 ) -> None:
-    """The folder that `sinklens.load` reads; weights in bfloat16, renamed into place when whole."""
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
+    """The folder that `sinklens.load` reads; weights in bfloat16. Every file is whole, and the weights say the step."""
     tensors = {
         disk: network.get_parameter(ours).detach().to("cpu", torch.bfloat16).contiguous()
         for ours, disk in names_on_disk(recipe).items()
     }
     for name in TOKENIZER_FILES:
-        copyfile(tokenizer / name, folder / name)
+        with written_whole(folder / name) as temporary:
+            copyfile(tokenizer / name, temporary)
     write_json(folder / "config.json", config_of(recipe))
     write_json(folder / "generation_config.json", {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD})
-    with written_whole(folder / WEIGHTS) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt", "step": str(state["step"])})
+    write_tensors(folder / WEIGHTS, tensors, metadata={"step": str(state["step"])})
+    write_state(folder, recipe, state=state)
+
+
+def write_state(folder: Path, recipe: Recipe, *, state: Mapping[str, Any]) -> None:
+    """What run this folder holds, beside its weights."""
     write_json(folder / STATE, {**state, "recipe": recipe.as_dict(), "fingerprint": recipe.fingerprint})
 
 

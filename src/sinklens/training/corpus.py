@@ -12,7 +12,6 @@ import json
 import lzma
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from io import TextIOWrapper
@@ -23,6 +22,7 @@ from sinklens.errors import UsageError
 from sinklens.files import written_whole
 from sinklens.training.extract import SHORTEST_DOCUMENT, Document, extract_documents, read_metadata
 from sinklens.training.sources import Source, check_licence, fetch, index_url
+from sinklens.training.workers import worker_pool
 
 SHORTEST_PARAGRAPH = 40  # letters; shorter ones ("Parameters", "import os") may come again
 HELD_OUT_EVERY = 100  # one document in so many
@@ -142,7 +142,7 @@ def _extract_all(sources: Sequence[Source], archives: Sequence[Path], processes:
         for source, archive in zip(sources, archives, strict=True):
             yield from _extract_one(source, archive)
         return
-    with ProcessPoolExecutor(processes) as pool:
+    with worker_pool(processes) as pool:
         for documents in pool.map(_extract_one, sources, archives):
             yield from documents
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sinklens.files import append_line, whole_lines, written_whole
+
 LOG = "log.jsonl"
 FIRST_STAGE = "log-1.jsonl"  # the log of the run that this one started from, where there was one
 
@@ -12,7 +14,7 @@ FIRST_STAGE = "log-1.jsonl"  # the log of the run that this one started from, wh
 def read_log(folder: Path, name: str = LOG) -> list[dict[str, Any]]:
     """What was measured, in order; empty where nothing was."""
     path = folder / name
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
+    return [json.loads(line) for line in whole_lines(path)] if path.is_file() else []
 
 
 def read_stages(folder: Path) -> list[dict[str, Any]]:
@@ -25,9 +27,10 @@ def read_stages(folder: Path) -> list[dict[str, Any]]:
 
 
 def write_log(folder: Path, entries: Sequence[Mapping[str, Any]]) -> None:
-    (folder / LOG).write_text("".join(json.dumps(entry) + "\n" for entry in entries), "utf-8")
+    """In place of what is there, whole."""
+    with written_whole(folder / LOG) as temporary:
+        temporary.write_text("".join(json.dumps(entry) + "\n" for entry in entries), "utf-8")
 
 
 def append_log(folder: Path, entry: Mapping[str, Any]) -> None:
-    with (folder / LOG).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(entry) + "\n")
+    append_line(folder / LOG, json.dumps(entry))

@@ -84,6 +84,11 @@ class Schedule:
     measure_every: int = 500
     rewarm: int = 50  # steps of warm-up at the start of every later segment
 
+    def __post_init__(self) -> None:
+        for name in ("decay_from", "final"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name} is {getattr(self, name)!r}; expected a share from 0 to 1")
+
     def rate(self, step: int) -> float:
         """The learning rate of a step, as a share of the highest."""
         begin = math.ceil(self.decay_from * self.steps)
@@ -176,7 +181,9 @@ def _read(kind: Any, values: Any, where: str) -> Any:
         expected = known[key].type
         if key == "tasks":
             made[key] = MappingProxyType(_shares(value, where))
-        elif expected in (int, float) and (isinstance(value, bool) or not isinstance(value, int | float)):
+        elif expected in (str, str | None) and not isinstance(value, str):
+            raise UsageError(f"{where}: {key} is {value!r}; expected a text")
+        elif expected in (int, float) and not _is_number(value):
             raise UsageError(f"{where}: {key} is {value!r}; expected a number")
         elif expected is int and (not isinstance(value, int) or value < (0 if key == "seed" else 1)):
             raise UsageError(f"{where}: {key} is {value!r}; expected a whole number from {0 if key == 'seed' else 1}")
@@ -188,11 +195,15 @@ def _read(kind: Any, values: Any, where: str) -> Any:
         raise UsageError(f"{where}: {error}; see {RECIPES.name}/ for whole recipes") from error
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _shares(value: Any, where: str) -> dict[str, float]:
     from sinklens.tasks import TASKS
 
     if not isinstance(value, dict) or not value or not value.keys() <= TASKS.keys():
         raise UsageError(f"{where}: tasks is {value!r}; expected shares of {', '.join(TASKS)}")
-    if not all(isinstance(share, int | float) and share > 0 for share in value.values()):
+    if not all(_is_number(share) and share > 0 for share in value.values()):
         raise UsageError(f"{where}: tasks is {value!r}; expected shares above 0")
     return dict(value)

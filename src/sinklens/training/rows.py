@@ -1,7 +1,6 @@
 """What a step reads: windows of natural text, and rows of one problem each. Both follow from seed and step alone."""
 
 import lzma
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -18,6 +17,7 @@ from sinklens.files import written_whole
 from sinklens.tasks import task
 from sinklens.training.recipe import Data
 from sinklens.training.tokenizer import EOS
+from sinklens.training.workers import worker_pool
 
 CHUNK = 5000  # problems that one worker makes at a time
 TEXT, HELD_OUT = "text.npy.xz", "held-out.npy.xz"
@@ -55,7 +55,7 @@ def task_rows(
     if workers == 1:
         made = [make(chunk) for chunk in chunks]
     else:
-        with ProcessPoolExecutor(workers) as pool:
+        with worker_pool(workers) as pool:
             made = list(pool.map(make, chunks))
     return TaskRows(
         ids=np.concatenate([rows.ids for rows in made]),

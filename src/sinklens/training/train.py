@@ -10,15 +10,16 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from sinklens.errors import UsageError
+from sinklens.files import temporary_folder
+from sinklens.locks import writing_alone
 from sinklens.models.catalog import locate
 from sinklens.models.load import load
-from sinklens.training.checkpoint import BOS, MASK, read_state, read_weights, write_checkpoint
+from sinklens.training.checkpoint import BOS, MASK, read_state, read_weights, write_checkpoint, write_state
 from sinklens.training.log import LOG, append_log, read_log, write_log
 from sinklens.training.measure import accuracy, autoregressive_sinks, diffusion_sinks, half_written
 from sinklens.training.network import Network
@@ -50,29 +51,30 @@ def train(
     workers: int | None = None,
 ) -> Path:
     """Train, and give the folder of the checkpoint: `to`, which also holds the log."""
-    step = _first_step(recipe, to, resume=resume)
-    where = torch.device(device)
-    network = Network(recipe.shape.transformer(recipe.family), causal=recipe.causal, seed=recipe.seed).to(where)
-    if step:
-        read_weights(network, to, recipe)
-    elif recipe.start is not None:
-        read_weights(network, locate(recipe.start).folder, recipe)
-    if step == recipe.schedule.steps:
+    with writing_alone(to):
+        step = _first_step(recipe, to, resume=resume)
+        where = torch.device(device)
+        network = Network(recipe.shape.transformer(recipe.family), causal=recipe.causal, seed=recipe.seed).to(where)
+        if step:
+            read_weights(network, to, recipe)
+        elif recipe.start is not None:
+            read_weights(network, locate(recipe.start).folder, recipe)
+        if step == recipe.schedule.steps:
+            return to
+        reader = _reader(recipe, data, where, workers or min(16, os.cpu_count() or 1))
+        run = _Run(
+            recipe=recipe,
+            network=network,
+            reader=reader,
+            data=data,
+            to=to,
+            effort=effort or Effort(),
+            measured=measured,
+            stepped=stepped,
+        )
+        while step < recipe.schedule.steps:
+            step = run.segment(step)
         return to
-    reader = _reader(recipe, data, where, workers or min(16, os.cpu_count() or 1))
-    run = _Run(
-        recipe=recipe,
-        network=network,
-        reader=reader,
-        data=data,
-        to=to,
-        effort=effort or Effort(),
-        measured=measured,
-        stepped=stepped,
-    )
-    while step < recipe.schedule.steps:
-        step = run.segment(step)
-    return to
 
 
 def _first_step(recipe: Recipe, to: Path, *, resume: bool) -> int:
@@ -87,6 +89,7 @@ def _first_step(recipe: Recipe, to: Path, *, resume: bool) -> int:
     if state["fingerprint"] != recipe.fingerprint:
         raise UsageError(f"{to} was trained by another recipe; train this one into another folder")
     step = int(state["step"])
+    write_state(to, recipe, state={"step": step})  # killed between the two, it may be one segment behind the weights
     write_log(to, [entry for entry in read_log(to) if entry["step"] <= step])
     return step
 
@@ -119,7 +122,6 @@ class _Run:
             length: network.rotation(length) for length in (recipe.data.context, recipe.data.task_context)
         }
         self.held_out = read_tokens(data / HELD_OUT)
-        to.mkdir(parents=True, exist_ok=True)
 
     def segment(self, first: int) -> int:
         """Train to the end of the segment that begins at `first`, write it, and give the next step."""
@@ -199,8 +201,8 @@ class _Run:
 
     def measures(self, step: int, *, tasks: bool) -> dict[str, Any]:
         """Sinks of the checkpoint that these weights make and, where `tasks` asks for it, its accuracy."""
-        with TemporaryDirectory() as folder:
-            self.write(Path(folder), step)
+        with temporary_folder(self.to / "measured") as folder:
+            self.write(folder, step)
             model = load(folder, device=self.device, dtype=torch.float32)
         rows = self.effort.rows
         found: dict[str, Any] = {}
