@@ -63,7 +63,7 @@ def test_missing_fields(copied, family: str, name: str) -> None:
     ("fields", "message"),
     [
         ({"n_layers": "3"}, "n_layers is '3'; expected a whole number"),
-        ({"n_layers": 0}, "layers is 0; expected at least 1"),
+        ({"n_layers": 0}, "layers is 0; expected 1 to 10000"),
         ({"n_heads": True}, "n_heads is True; expected a whole number"),
         ({"rope_theta": None}, "rope_theta is None; expected a positive number"),
         ({"rms_norm_eps": -1}, "rms_norm_eps is -1; expected a positive number"),

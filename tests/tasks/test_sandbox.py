@@ -1,6 +1,7 @@
 """The sandbox: ordinary programs run, and attacks are held by every means that works here."""
 
 import ctypes
+import errno
 import os
 import re
 import secrets
@@ -236,6 +237,144 @@ def test_the_driver_cannot_be_read_or_traced(means: str) -> None:
     """PTRACE_ATTACH (16) to process 1 is refused, so no program reads what the others answer."""
     body = "import ctypes\nreturn ctypes.CDLL(None).ptrace(16, a, 0, 0)"
     assert attack(body, 1).values == (-1,)
+
+
+def test_no_namespace_gives_a_program_rights(means: str) -> None:
+    """In a user namespace of its own a program would be root, and mount what it likes."""
+    body = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+tried = [libc.unshare(flag) for flag in (0x10000000, 0x10020000, 0x20000, 0x40000000)]
+tried.append(libc.mount(b"none", b"/tmp", b"tmpfs", 0, None))
+tried.append(libc.mount(b"proc", b"/dev", b"proc", 0, None))
+try:
+    open("/tmp/made", "w").write("x")
+    tried.append(0)
+except OSError:
+    tried.append(-1)
+return [*tried, os.getuid()]
+"""
+    assert attack(body).values == ([-1] * 7 + [65534],)
+
+
+def test_calls_that_reach_into_the_kernel_are_denied(means: str) -> None:
+    """Of other processes' memory, keys, programs for the kernel, and rings of calls."""
+    body = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+seen = []
+for number in a:
+    libc.syscall(number, 0, 0, 0, 0, 0, 0)
+    seen.append(ctypes.get_errno())
+return seen
+"""
+    from sinklens.tasks.sandbox_driver import DENIED
+
+    if os.uname().machine not in DENIED:
+        pytest.skip("no filter for this machine")
+    numbers = DENIED[os.uname().machine][1:]
+    assert attack(body, list(numbers)).values == ([errno.EPERM] * len(numbers),)
+
+
+def test_links_and_dots_lead_nowhere(means: str, tmp_path: Path) -> None:
+    """No link can be made, and no way up from the root, or through a process, ends at the host's files."""
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    tmp_path.chmod(0o777)
+    body = """
+reached = []
+for link in ("/tmp/link", a + "/link", "link"):
+    for make in (os.symlink, os.link):
+        try:
+            make(a + "/secret", link)
+            reached.append(link)
+        except OSError:
+            pass
+root = os.open("/", os.O_RDONLY)
+ways = ["../" * 40 + "etc/passwd", "/proc/self/root/etc/passwd", "/proc/1/cwd/etc/passwd", "/usr/../../etc/passwd"]
+for way in ways:
+    for folder in (None, root):
+        try:
+            os.close(os.open(way, os.O_RDONLY, dir_fd=folder))
+            reached.append(way)
+        except OSError:
+            pass
+return reached
+"""
+    assert attack(body, str(tmp_path)).values == ([],)
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+
+
+def test_a_daemon_is_not_left_behind(means: str) -> None:
+    """Neither the old way (fork twice, a session of its own) nor by a program that is started; the next sees nobody."""
+    body = """
+import signal, subprocess
+left = []
+env = "/usr/bin/env"
+for start in (os.fork, lambda: os.posix_spawn(env, ["env"], {}), lambda: subprocess.Popen([env]).pid):
+    try:
+        left.append(start())
+    except OSError:
+        pass
+for number in range(1, 65):
+    try:
+        signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError):
+        pass
+return left
+"""
+    assert attack(body).values == ([],)
+    alone = "import os\ndef f():\n    return [n for n in range(2, 400) if n != os.getpid() and there(n)]\n"
+    alone += (
+        "def there(n):\n    try:\n        os.kill(n, 0)\n        return True\n    except OSError:\n        return False"
+    )
+    lines = "\n    ".join(body.strip().splitlines())
+    first = Program(source=f"import os\ndef f():\n    {lines}", entry="f", calls=[[]])
+    second = Program(source=alone, entry="f", calls=[[]])
+    assert [outcome.values for outcome in run([first, second], limits=QUICK)] == [([],), ([],)]
+
+
+def test_a_program_that_ignores_every_signal_is_ended(means: str) -> None:
+    begin = time.monotonic()
+    body = """
+import signal
+for number in range(1, 65):
+    try:
+        signal.signal(number, lambda *_: None)
+    except (OSError, ValueError):
+        pass
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+while True:
+    pass
+"""
+    assert attack(body).error == "not done after 1 s"
+    assert time.monotonic() - begin < 10
+
+
+def test_a_secret_in_the_callers_home_or_memory_is_not_there(means: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is what the caller, or the program before, holds in memory."""
+    secret = secrets.token_hex(16)
+    monkeypatch.setenv("SINKLENS_SECRET", secret)
+    home = Path.home() / f".sinklens-test-{secrets.token_hex(4)}"
+    home.write_text(secret)
+    try:
+        body = """
+found = []
+for name in (a, "~/.ssh", "/proc/1/environ", "/proc/1/mem", "/proc/self/mem", "/dev/mem", "/sys"):
+    try:
+        open(os.path.expanduser(name), "rb").close()
+        found.append(name)
+    except OSError:
+        found += [name] if os.path.isdir(os.path.expanduser(name)) else []
+return found
+"""
+        assert attack(body, str(home)).values == ([],)
+        first = Program(source=f"kept = {secret!r}\ndef f():\n    return 1", entry="f", calls=[[]])
+        search = "import gc\ndef f(half, other):\n    return any(half + other in str(one) for one in gc.get_objects())"
+        second = Program(source=search, entry="f", calls=[[secret[:16], secret[16:]]])
+        assert [outcome.values for outcome in run([first, second])] == [(1,), (False,)]
+    finally:
+        home.unlink()
 
 
 def test_a_forged_answer_is_what_the_program_said_and_no_more(means: str) -> None:

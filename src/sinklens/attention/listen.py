@@ -21,6 +21,9 @@ from sinklens.attention.call import AttentionCall
 from sinklens.attention.seam import Kind, attend, scopes_of
 from sinklens.errors import ObservationError
 
+# Where it is set, FlexAttention runs as plain code, which can be heard. torch 2.6 has no such switch and always
+# compiles, which is refused below.
+FLEX_UNCOMPILED = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
 _SDPA_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 # The body of the function without its question whether a mode is listening: inside it, SDPA can be heard.
@@ -46,14 +49,14 @@ class Listener(TorchFunctionMode):
         self._flex_flags: list[bool] = []  # one for each time it is entered
 
     def __enter__(self) -> "Listener":
-        self._flex_flags.append(flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG)
-        flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True  # it then runs as plain code, which can be heard
+        self._flex_flags.append(getattr(flex, FLEX_UNCOMPILED, False))
+        setattr(flex, FLEX_UNCOMPILED, True)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = self._flex_flags.pop()
+        setattr(flex, FLEX_UNCOMPILED, self._flex_flags.pop())
 
     def __torch_function__(
         self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

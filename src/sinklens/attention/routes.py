@@ -33,14 +33,29 @@ def routed(model: nn.Module) -> Iterator[None]:
         for module in model.modules():
             if uses_interface(module) and "Attention" in type(module).__name__:
                 stack.callback(module.register_forward_pre_hook(note_arguments, with_kwargs=True).remove)
-        stack.enter_context(_route(list(configs.values())))
+        stack.enter_context(_route(model, list(configs.values())))
         yield
 
 
-def _route(configs: list[Any]) -> AbstractContextManager[None]:
+def _route(model: nn.Module, configs: list[Any]) -> AbstractContextManager[None]:
     from transformers import AttentionInterface
 
-    return routes_by_interface() if hasattr(AttentionInterface, "get_interface") else routes_by_name(configs)
+    if hasattr(AttentionInterface, "get_interface"):
+        return routes_by_interface()
+    _refuse_outside(model)
+    return routes_by_name(configs)
+
+
+def _refuse_outside(model: nn.Module) -> None:
+    """Older transformers have models that know no names but their own: ModernBERT and T5 in 4.56."""
+    found = [m for m in model.modules() if uses_interface(m) and "Attention" in type(m).__name__]
+    if found and not any(hasattr(sys.modules.get(type(m).__module__), "ALL_ATTENTION_FUNCTIONS") for m in found):
+        import transformers
+
+        raise ObservationError(
+            f"{type(found[0]).__name__} of transformers {transformers.__version__} computes attention outside the "
+            "interface of that version; upgrade transformers (5 or newer)"
+        )
 
 
 @contextmanager

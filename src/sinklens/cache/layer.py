@@ -55,7 +55,7 @@ class CutLayer(DynamicLayer):  # type: ignore[misc]
     def of(cls, layer: Any, real: Bool[Tensor, "batch position"] | None) -> "CutLayer":
         """A plain layer taken over with what it holds; `real` tells its padding."""
         made = cls()
-        if layer.is_initialized and layer.keys is not None and layer.keys.numel():
+        if layer.keys is not None and layer.keys.numel():
             made.arriving = Arriving(real=None if real is None else real[:, : layer.keys.shape[-2]])
             made.update(layer.keys, layer.values)
         return made

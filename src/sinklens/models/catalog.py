@@ -100,6 +100,8 @@ DOWNLOADED = (
     "chat_template.*",
 )
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_REVISION = re.compile(r"[A-Za-z0-9_][\w./+-]{0,249}", re.ASCII)  # becomes part of a path in the hub's cache
+LONGEST_ID = 96
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +136,11 @@ def locate_here(name: "str | os.PathLike[str]", *, revision: str | None = None) 
         return _installed(text, PACKAGED[name])
     if isinstance(name, str) and name in KNOWN:
         return KNOWN[name].hub_id
-    path = Path(text).expanduser()
-    if path.is_dir():
+    path = as_path(text)
+    if path is not None and path.is_dir():
         _refuse_revision(text, revision)
         return Located(folder=path, source=text)
-    if path.exists():
+    if path is not None and path.exists():
         raise UsageError(f"{text} is a file; expected a checkpoint folder: give the one that holds config.json")
     if isinstance(name, str) and is_hub_id(text):
         return text
@@ -151,8 +153,19 @@ def locate_here(name: "str | os.PathLike[str]", *, revision: str | None = None) 
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether it is spelt like one: owner/name."""
-    return _HUB_ID.fullmatch(name) is not None and ".." not in name
+    """Whether it is spelt like one, by the hub's own rules: owner/name."""
+    odd = ".." in name or "--" in name or name.endswith((".git", ".", "-")) or len(name) > LONGEST_ID
+    return _HUB_ID.fullmatch(name) is not None and not odd
+
+
+def as_path(text: str) -> Path | None:
+    """None: no path could be spelt like that (an unknown user's home, a name that is too long)."""
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except (RuntimeError, OSError):
+        return None
+    return path
 
 
 def _refuse_revision(name: str, revision: str | None) -> None:
@@ -179,6 +192,8 @@ def download(hub_id: str, revision: str | None, patterns: list[str]) -> Located:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
+    if revision is not None and (_REVISION.fullmatch(revision) is None or ".." in revision):
+        raise UsageError(f"revision is {revision!r}; expected a commit, a tag or a branch of {hub_id}")
     try:
         folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
     except (HFValidationError, OSError) as error:  # what the hub itself answers is an OSError too

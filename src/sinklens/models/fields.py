@@ -3,15 +3,17 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from sys import float_info
 from typing import Any
 
+from sinklens import files
 from sinklens.errors import ModelError
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = files.read_json(path)
     except FileNotFoundError:
         raise ModelError(f"{path.parent} has no {path.name}; expected a checkpoint folder with one") from None
     except (OSError, ValueError) as error:
@@ -51,9 +53,16 @@ class Fields:
 
     def number(self, name: str) -> float:
         value = self.values.get(name)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= float_info.max:
             raise ModelError(f"{self.path}: {name} is {value!r}; expected a positive number")
         return float(value)
+
+    def text(self, name: str) -> str | None:
+        """A text, or None where it is null or absent."""
+        value = self.values.get(name)
+        if value is not None and not isinstance(value, str):
+            raise ModelError(f"{self.path}: {name} is {value!r}; expected a text")
+        return value
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.values.get(name)

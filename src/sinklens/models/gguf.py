@@ -12,7 +12,7 @@ import torch
 from sinklens.errors import ModelError
 from sinklens.models.catalog import Located
 from sinklens.models.fields import Fields
-from sinklens.models.huggingface import HuggingFaceModel, folder_tokenizer
+from sinklens.models.huggingface import HuggingFaceModel, folder_tokenizer, read_folder_config
 
 READERS = ("gguf", "accelerate")  # what transformers needs to read such a file
 
@@ -45,7 +45,7 @@ def read_config(located: Located) -> Any:
     from transformers import AutoConfig
 
     if located.gguf is None:
-        return AutoConfig.from_pretrained(str(located.folder), local_files_only=True)
+        return read_folder_config(located.folder)
     refuse_without_readers(located.source)
     return AutoConfig.from_pretrained(str(located.folder), gguf_file=located.gguf, local_files_only=True)
 

@@ -18,6 +18,7 @@ from sinklens.models.fields import Fields
 from sinklens.models.huggingface_spec import read_spec
 from sinklens.models.inputs import check_ids, check_length, positions_of, real_tokens
 from sinklens.models.language_model import MEMBERS, Messages
+from sinklens.models.layers import MOST_LAYERS
 
 
 class HuggingFaceModel(nn.Module):
@@ -68,9 +69,16 @@ class HuggingFaceModel(nn.Module):
             raise ModelError(f"the tokenizer of {source} has no chat template; give ids, or text without chat")
         if not messages:
             raise UsageError('no messages; expected at least one, such as {"role": "user", "content": "Hello"}')
-        text = self.tokenizer.apply_chat_template(
-            [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
-        )
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+            )
+        except (
+            Exception
+        ) as error:  # a template is a program, which jinja's sandbox keeps from everything but its own errors
+            raise ModelError(
+                f"the chat template of {source} fails ({error}); give ids, or text without chat"
+            ) from error
         return torch.tensor(self.tokenizer.encode(text, add_special_tokens=False), device=self.device)
 
     def _arguments(self, ids: Any, attention_mask: Any, *, past: int) -> dict[str, Any]:
@@ -129,8 +137,10 @@ def load_folder(
             output_loading_info=True,
             **{name: value for name, value in options.items() if value is not None},
         )
-    except (ImportError, OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"transformers cannot load {source}: {error}") from error
+    except ModelError:
+        raise
+    except Exception as error:  # a config that makes no sense fails wherever transformers first uses it
+        raise cannot_load(source, error) from error
     missing = sorted(info["missing_keys"])
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
@@ -140,16 +150,38 @@ def load_folder(
         )
     if options["device_map"] is None:
         model = model.to(device)
-    return HuggingFaceModel(model.eval(), tokenizer=folder_tokenizer(folder, trust_remote_code), source=source)
+    tokenizer = folder_tokenizer(folder, trust_remote_code)
+    try:
+        return HuggingFaceModel(model.eval(), tokenizer=tokenizer, source=source)
+    except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
+        raise cannot_load(source, error) from error
+
+
+def cannot_load(source: str, error: Exception) -> ModelError:
+    """What transformers said of a checkpoint that it could not make a model of."""
+    said = str(error).strip() or type(error).__name__
+    return ModelError(f"transformers cannot load {source}: {said}; do its files belong together?")
 
 
 def _config(folder: Path, trust_remote_code: bool) -> Any:
     """Its config, less a flash-attention kernel it remembers of another machine; nothing could observe it."""
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=trust_remote_code)
+    config = read_folder_config(folder, trust_remote_code)
     if "flash" in str(config._attn_implementation):
         config._attn_implementation = None  # transformers chooses
+    return config
+
+
+def read_folder_config(folder: Path, trust_remote_code: bool = False) -> Any:
+    """config.json as transformers reads it; one that asks for layers without end is refused before they are made."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=trust_remote_code)
+        layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    except Exception as error:  # it runs the checks of every class of config
+        raise cannot_load(str(folder), error) from error
+    if isinstance(layers, int) and layers > MOST_LAYERS:
+        raise ModelError(f"{folder / 'config.json'} says {layers} layers; expected at most {MOST_LAYERS}")
     return config
 
 
@@ -170,7 +202,7 @@ def auto_class(fields: Fields, trust_remote_code: bool) -> Any:
     import transformers
     from transformers.models.auto import modeling_auto
 
-    model_type, auto_map = fields.values.get("model_type"), fields.values.get("auto_map") or {}
+    model_type, auto_map = fields.text("model_type"), fields.values.get("auto_map") or {}
     if trust_remote_code and auto_map:
         named = [name for name in ("AutoModelForCausalLM", "AutoModelForMaskedLM") if name in auto_map]
         return getattr(transformers, named[0] if named else "AutoModel")
@@ -181,6 +213,8 @@ def auto_class(fields: Fields, trust_remote_code: bool) -> Any:
             f"object with {MEMBERS} (sinklens.models.language_model.LanguageModel)"
         )
     names = fields.values.get("architectures") or []
+    if not isinstance(names, list):
+        raise ModelError(f"{fields.path}: architectures is {names!r}; expected a list of names of classes")
     heads = {
         "AutoModelForCausalLM": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         "AutoModelForMaskedLM": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,

@@ -43,7 +43,14 @@ def read_spec(model: Any, tokenizer: Any, source: str) -> ModelSpec:
 def _is_causal(model: nn.Module) -> bool:
     """Whether its attention modules say they are; BERT's class for causal LM, say, is not."""
     flags = [module.is_causal for module in model.modules() if isinstance(getattr(module, "is_causal", None), bool)]
-    return any(flags) if flags else type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+    if flags:
+        return any(flags)
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    # Before transformers 5, encoders say nothing; as decoders they are causal where their config says so.
+    config: Any = model.config
+    encoder = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
+    return type(model).__name__.endswith(("ForCausalLM", "LMHeadModel")) and not encoder
 
 
 def _position_table(model: nn.Module) -> int | None:

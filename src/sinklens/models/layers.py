@@ -19,6 +19,8 @@ from sinklens.cache.blocks import LayerCache, Own
 from sinklens.errors import ModelError, choose
 
 PADDING = ("keys", "pairs", "uniform")
+# A hundred times what any model has: a config that asks for more would keep the machine busy before it is refused.
+MOST_LAYERS, MOST_WIDTH = 10_000, 2**27
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +45,9 @@ class TransformerShape:
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads", "kv_heads", "width", "mlp_width", "rows"):
-            if getattr(self, name) < 1:
-                raise ModelError(f"{name} is {getattr(self, name)}; expected at least 1")
+            most = MOST_LAYERS if name == "layers" else MOST_WIDTH
+            if not 1 <= getattr(self, name) <= most:
+                raise ModelError(f"{name} is {getattr(self, name)}; expected 1 to {most}")
         if self.width % self.heads or self.width // self.heads % 2:
             raise ModelError(f"width {self.width} over {self.heads} heads; expected an even whole number for each head")
         if self.heads % self.kv_heads:

@@ -59,7 +59,7 @@ def load(
             attn_implementation=attn_implementation,
         )
     fields = Fields.of_folder(located.folder)
-    model_type = fields.values.get("model_type")
+    model_type = fields.text("model_type")
     family = native_family(fields)
     if family is not None:
         _refuse_for_native(quantization_config, attn_implementation)

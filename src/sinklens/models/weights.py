@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sinklens.errors import ModelError
+from sinklens.files import is_file
 from sinklens.models.fields import read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -91,7 +92,7 @@ def _indexed(folder: Path) -> dict[str, Stored]:
     shards = sorted(set(weight_map.values()))
     for shard in shards:
         _check_inside(folder, shard)
-    missing = [shard for shard in shards if not (folder / shard).is_file()]
+    missing = [shard for shard in shards if not is_file(folder / shard)]
     if missing:
         raise ModelError(
             f"{folder} lacks {_some(missing)} of the {len(shards)} files that {INDEX} names; download the rest"

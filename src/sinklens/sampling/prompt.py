@@ -14,7 +14,10 @@ from torch import Tensor
 from sinklens.errors import UsageError
 from sinklens.models.inputs import check_zeros_and_ones
 from sinklens.models.language_model import LanguageModel
+from sinklens.sampling.prompt_list import spoken
 from sinklens.sampling.special_ids import fill_id
+
+FAR = 16  # times the positions that a model promises
 
 Prompt = Tensor | str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | Sequence[Tensor]
 Padding = Tensor | Sequence[int] | Sequence[Sequence[int]]  # 1 = real, of the shape of the prompt
@@ -35,7 +38,7 @@ def read_prompt(
                 "attention_mask came with rows of different length, which are padded here; pass one or the other"
             )
         padding = _read_mask(attention_mask, ids)
-    _check_ids(model, ids)
+    _check_range(model, int(ids.min()), int(ids.max()))
     if padding is not None and bool(padding.all()):
         padding = None
     return ids.to(model.device), None if padding is None else padding.to(model.device)
@@ -76,7 +79,7 @@ def _encode(model: LanguageModel, text: str) -> list[int]:
         raise UsageError(
             "the prompt is text, but this model has no tokenizer; pass ids, or give it one (models.load.wrap)"
         )
-    return list(model.tokenizer.encode(text))
+    return list(model.tokenizer.encode(spoken(text)))
 
 
 def _pad_left(
@@ -86,11 +89,23 @@ def _pad_left(
         empty = next((number for number, row in enumerate(rows) if not row), 0)
         raise UsageError(f"the prompt is empty (row {empty} has no ids); pass at least one id a row, bos for instance")
     width = max(map(len, rows))
+    _check_length(model, width)
+    _check_range(model, min(map(min, rows)), max(map(max, rows)))  # before a tensor, which holds 64 bits
     fill = fill_id(model.spec)
     ids = torch.tensor([[fill] * (width - len(row)) + row for row in rows])
     if all(len(row) == width for row in rows):
         return ids, None
     return ids, torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+
+
+def _check_length(model: LanguageModel, length: int) -> None:
+    """Rotary positions go on past what a model promises; a text of a megabyte would keep a machine busy for days."""
+    promised = model.spec.max_length
+    if promised is not None and length > FAR * promised:
+        raise UsageError(
+            f"the prompt has {length} tokens; this model promises {promised} positions, and more than {FAR} times as "
+            "many are refused: shorten it"
+        )
 
 
 def _read_mask(attention_mask: Any, ids: Int[Tensor, "batch position"]) -> Int[Tensor, "batch position"]:
@@ -107,8 +122,7 @@ def _read_mask(attention_mask: Any, ids: Int[Tensor, "batch position"]) -> Int[T
     return mask.long()
 
 
-def _check_ids(model: LanguageModel, ids: Int[Tensor, "batch position"]) -> None:
-    lowest, highest = int(ids.min()), int(ids.max())
+def _check_range(model: LanguageModel, lowest: int, highest: int) -> None:
     if lowest < 0 or highest >= model.spec.vocab_size:
         wrong = lowest if lowest < 0 else highest
         raise UsageError(

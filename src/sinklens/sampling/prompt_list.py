@@ -3,7 +3,6 @@
 Reading them needs no model; `encode_prompt` makes ids of one, in the model's chat format only when asked.
 """
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sinklens.errors import UsageError
+from sinklens.files import parse_json
 
 LONGEST_NAME = 256
 
@@ -74,11 +74,25 @@ def encode_prompt(model: Any, prompt: Prompt, *, chat: bool) -> list[int]:
             f"the prompt is text, but {model.spec.source or 'this model'} has no tokenizer; give ids (--prompt-ids "
             "1,2,3 on the command line)"
         )
+    for text in (prompt.text, *(message["content"] for message in prompt.messages or ())):
+        spoken(text or "")
     if prompt.messages is not None or chat:
         messages = prompt.messages or ({"role": "user", "content": prompt.text or ""},)
         return [int(token) for token in model.chat(messages).tolist()]
     assert prompt.text is not None
     return list(model.tokenizer.encode(prompt.text))
+
+
+def spoken(text: str) -> str:
+    """The text, if UTF-8 can hold it: JSON and arguments in other encodings bring halves of characters, too."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"the prompt has half a character at {error.start} ({text[error.start]!r}); expected text that UTF-8 can "
+            "hold"
+        ) from None
+    return text
 
 
 def _as_prompt(one: Any) -> Prompt:
@@ -107,8 +121,8 @@ def _is_message(entry: Any) -> bool:
 
 def _parse_object(line: str, where: str) -> Prompt:
     try:
-        entry = json.loads(line)
-    except json.JSONDecodeError as error:
+        entry = parse_json(line)
+    except ValueError as error:
         raise UsageError(f"{where} is not JSON: {error}") from None
     match entry:
         case {"prompt": str(text)}:
