@@ -9,10 +9,9 @@ each DIR a folder with its figures and result.json: these can be given as DIR in
 
 import argparse
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from sinklens.errors import UsageError
@@ -21,6 +20,7 @@ from sinklens.files import write_json, written_whole
 from sinklens.report import key_norm_tables as tables
 from sinklens.report.compress import FIGURES, draw, table_markdown
 from sinklens.report.key_norm_tables import Result
+from sinklens.report.results_page import place_pictures, words_above
 
 TITLE = "# Caches cut by key norm\n"
 MARK = "<!-- written by sinklens.report.key_norm_page from here on -->"
@@ -53,11 +53,11 @@ def write_page(
     written, shown = [to], {}
     for name, result in results.items():
         beside = to.with_suffix("") / name
-        placed = _place_figures(result, beside)
+        placed = place_pictures(partial(draw, result), beside, names=FIGURES)
         write_json(beside / RESULT, result)
         written += [*placed, beside / RESULT]
         shown[name] = {path.stem: path.relative_to(to.parent).as_posix() for path in placed}
-    head = TITLE if preface is None else preface.read_text("utf-8").partition(MARK)[0]
+    head = words_above(MARK, preface, title=TITLE)
     body = "\n".join(sections(results, shown, blocks=[] if blocks is None else read_blocks(blocks)))
     with written_whole(to) as temporary:
         temporary.write_text(f"{head.rstrip()}\n\n{MARK}\n\n{body.rstrip()}\n", "utf-8")
@@ -117,16 +117,6 @@ def _figures(paths: Mapping[str, str], names: Sequence[str]) -> Iterator[str]:
     for name in names:
         if name in paths:
             yield f"![{CAPTIONS[name]}]({paths[name]})\n"
-
-
-def _place_figures(result: Result, folder: Path) -> list[Path]:
-    """The PNG files alone, in the place of those of an earlier page."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in FIGURES:
-        (folder / f"{name}.png").unlink(missing_ok=True)
-    with TemporaryDirectory() as scratch:
-        drawn = [path for path in draw(result, Path(scratch)) if path.suffix == ".png"]
-        return [Path(shutil.copyfile(path, folder / path.name)) for path in drawn]
 
 
 def main() -> None:

@@ -10,10 +10,9 @@ put beside the page, in a folder of its name.
 import argparse
 import json
 import re
-import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from sinklens.errors import UsageError
@@ -24,6 +23,7 @@ from sinklens.report.masking import FIGURES, draw, table_markdown
 from sinklens.report.masking_grid import Result, family_kind, task_name
 from sinklens.report.masking_tables import robust_labels
 from sinklens.report.masking_words import percent, share
+from sinklens.report.results_page import place_pictures, words_above
 
 TITLE = "# What removing sinks does\n"
 MARK = "<!-- written by sinklens.report.masking_page from here on -->"
@@ -40,10 +40,10 @@ def write_page(folders: Sequence[Path], to: Path, *, preface: Path | None = None
     names = [re.sub(r"[^\w.-]+", "-", folder.resolve().name) for folder in folders]
     if len(set(names)) < len(names):
         raise UsageError(f"two folders have the same name ({', '.join(names)}); rename one: figures are named after it")
-    parts, figures = [TITLE if preface is None else _read(preface).partition(MARK)[0], MARK], []
+    parts, figures = [words_above(MARK, preface, title=TITLE), MARK], []
     for folder, name in zip(folders, names, strict=True):
         result = read_result(folder)
-        drawn = _place_figures(result, to.with_suffix("") / name)
+        drawn = place_pictures(partial(draw, result), to.with_suffix("") / name, names=FIGURES)
         figures += drawn
         shown = {path.stem: path.relative_to(to.parent).as_posix() for path in drawn}
         parts.append("\n".join(experiment_section(result, name=name, figures=shown)))
@@ -165,26 +165,6 @@ def _folded(title: str, text: str) -> Iterator[str]:
 def _figure(name: str, figures: dict[str, str]) -> Iterator[str]:
     if name in figures:
         yield f"![{CAPTIONS[name]}]({figures[name]})\n"
-
-
-def _place_figures(result: Result, folder: Path) -> list[Path]:
-    """The PNG files alone, in the place of those of an earlier page."""
-    for name in FIGURES:
-        (folder / f"{name}.png").unlink(missing_ok=True)
-    found = []
-    with TemporaryDirectory() as scratch:
-        for path in draw(result, Path(scratch)):
-            if path.suffix == ".png":
-                folder.mkdir(parents=True, exist_ok=True)
-                found.append(Path(shutil.copyfile(path, folder / path.name)))
-    return found
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the preface {path} ({error}); give a Markdown file") from None
 
 
 def main() -> None:
