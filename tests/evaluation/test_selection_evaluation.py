@@ -18,17 +18,19 @@ from hypothesis import strategies as st
 from sinklens.errors import UsageError
 from sinklens.evaluation.selection_cells import Link, Spot, cross, parse_floats
 from sinklens.evaluation.selection_controls import CONTROLS, ranked_by, run_controlled
-from sinklens.evaluation.selection_experiment import FixedModel, SelectionExperiment
+from sinklens.evaluation.selection_experiment import FixedModel, SelectionExperiment, TrainedRanking
 from sinklens.evaluation.selection_maps import token_maps
 from sinklens.evaluation.selection_result import summarise
 from sinklens.evaluation.selection_run import run
 from sinklens.evaluation.selection_speed import PASSES, measure_speed
 from sinklens.evaluation.selection_statistics import correlation
 from sinklens.evaluation.selection_store import SelectionStore
+from sinklens.selection.baselines import run_ranked
 from sinklens.selection.calibration import calibrate
 from sinklens.selection.channel import AWGN, Erasure
 from sinklens.selection.cost import backbone_macs
 from sinklens.selection.data import Images
+from sinklens.selection.gates import GateStart
 from sinklens.selection.selector import Gating, Selector
 from sinklens.selection.vit import SmallViT, ViTShape
 
@@ -52,7 +54,8 @@ def pictures(count: int = COUNT) -> Images:
 
 @pytest.fixture(scope="module")
 def selector() -> Selector:
-    made = Selector(SmallViT(SHAPE, seed=3), Gating(split=2), seed=3).eval()
+    start = GateStart(opening=0.0, spread=1.0)  # nothing is trained here: scores must differ from the start
+    made = Selector(SmallViT(SHAPE, seed=3), Gating(split=2), start=start, seed=3).eval()
     calibrate(made, pictures(64))
     return made
 
@@ -122,6 +125,32 @@ def test_baselines_keep_as_many_patches_of_each_image(finished: Path) -> None:
             assert row["kept"] == gate
         assert (row["mask"] is None) == (method != "gate" or channel != "wire")
         assert (row["recall"] is None) == (method == "tome")
+
+
+@pytest.mark.parametrize("ranking", ["norm", "tome"])
+def test_models_trained_with_a_ranking_run_at_the_gates_counts(
+    selector: Selector, ranking: str, tmp_path: Path
+) -> None:
+    other = Selector(SmallViT(SHAPE, seed=5), Gating(split=2), ranking=ranking, seed=5).eval()
+    run(experiment(selector, trained=[TrainedRanking(name="other", selector=other)]), tmp_path)
+    rows = {key: row for key, row in rows_of(tmp_path).items() if key[0] == f"trained:{ranking}"}
+    assert {key[1] for key in rows} == {0.2, 0.6} and {row["model"] for row in rows.values()} == {"other"}
+    over_wire = [rows[f"trained:{ranking}", 0.6, "wire", None, image] for image in range(COUNT)]
+    gate = [rows_of(tmp_path)["gate", 0.6, "wire", None, image]["kept"] for image in range(COUNT)]
+    least = 1 if ranking == "tome" else 0
+    assert [row["kept"] for row in over_wire] == [[max(least, count) for count in counts] for counts in gate]
+    assert all((row["recall"] is None) == (ranking == "tome") for row in over_wire)
+    with torch.no_grad():
+        wanted = run_ranked(other.backbone, pictures().images, torch.tensor(gate).T, ranking, split=2)
+    assert [row["prediction"] for row in over_wire] == wanted.logits.argmax(dim=1).tolist()
+
+
+def test_what_cannot_be_compared(selector: Selector) -> None:
+    elsewhere = Selector(SmallViT(SHAPE, seed=5), Gating(split=3), ranking="norm").eval()
+    with pytest.raises(UsageError, match="other has its gates or its channel at other blocks than the model"):
+        experiment(selector, trained=[TrainedRanking(name="other", selector=elsewhere)])
+    with pytest.raises(UsageError, match="small was trained with the ranking 'norm'; expected a model with gates"):
+        experiment(elsewhere)
 
 
 @pytest.mark.parametrize("channel", [None, AWGN(5.0), Erasure(0.3)], ids=["wire", "noise", "erasure"])

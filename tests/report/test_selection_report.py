@@ -17,6 +17,7 @@ from browser.chromium import MISSING, PATIENCE, find_chromium, running_chromium
 from sinklens.errors import UsageError
 from sinklens.evaluation.selection_maps import TokenMaps
 from sinklens.report.selection import FIGURES, draw, table_markdown, table_text
+from sinklens.report.selection_figures import draw_accuracy, draw_choices
 from sinklens.report.selection_maps import FADED, TINT, faded, write_maps
 from sinklens.report.selection_page import selection_page_text, selection_payload, write_selection_page
 
@@ -45,7 +46,7 @@ def cell(
 
 def a_result() -> dict[str, Any]:
     cells = [cell(method, alpha, 0.7) for alpha in (0.1, 0.5) for method in ("gate", "norm", "tome")]
-    cells += [cell("gate", 1.0, 0.9), cell("fixed", 0.5, 0.8)]
+    cells += [cell("gate", 1.0, 0.9), cell("fixed", 0.5, 0.8), cell("trained:norm", 0.5, 0.75)]
     cells += [cell("gate", a, 0.6, channel="awgn", level=level) for level in (-10.0, 0.0) for a in (0.1, 1.0)]
     cells += [cell("gate", 0.1, 0.5, channel="erasure", level=0.1)]
     speed = {"device": "cpu", "threads": 2, "batch": 64, "slowest": 90.0, "fastest": 120.0, "passes": 5}
@@ -76,12 +77,25 @@ def test_figures_and_table_are_written(tmp_path: Path) -> None:
     assert [path.name for path in written] == [*(f"{n}{end}" for n in FIGURES for end in (".png", ".svg")), "table.md"]
 
 
+def test_models_trained_with_their_own_choice_have_the_first_figure() -> None:
+    first, second = (
+        {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+        for figure in (draw_accuracy(a_result()), draw_choices(a_result()))
+    )
+    assert first == {"learnt gates", "one model a budget", "norm, trained so"}
+    assert second == {"learnt gates", "norm", "ToMe"}
+
+
 def test_what_is_not_there_is_not_drawn(tmp_path: Path) -> None:
     empty = a_result() | {"cells": [], "adaptivity": [], "speed": [], "monotone": []}
     empty["calibration"] = {"points": [], "largest_gap": None, "over": [0.1, 0.95]}
     assert [path.name for path in draw(empty, tmp_path)] == ["table.md"]
     plain = a_result()
-    plain["cells"] = [one | {"foreground": None} for one in plain["cells"] if one["channel"] == "wire"]
+    plain["cells"] = [
+        one | {"foreground": None}
+        for one in plain["cells"]
+        if one["channel"] == "wire" and one["method"] != "trained:norm"
+    ]
     names = {path.stem for path in draw(plain, tmp_path)}
     assert names == {"figure_accuracy", "figure_kept", "figure_speed", "table"}
 
@@ -207,28 +221,30 @@ def captions(page: Any) -> list[str]:
     return list(page.locator("figcaption").all_text_contents())
 
 
-def pixel(page: Any, gate: int, x: int, y: int) -> list[int]:
+def pixel(page: Any, gate: int | None, x: int, y: int) -> list[int]:
+    """Of a map, or of the image itself."""
+    part = "image" if gate is None else f"gate-{gate}"
     return list(
-        page.locator(f"[data-part=gate-{gate}]").evaluate(
+        page.locator(f"[data-part={part}]").evaluate(
             "(canvas, [x, y]) => [...canvas.getContext('2d').getImageData(x, y, 1, 1).data].slice(0, 3)", [x, y]
         )
     )
 
 
 def test_the_slider_changes_what_is_kept(page: Any) -> None:
-    assert captions(page) == ["block 1: 2 of 4 patches; these are sent", "block 2: 1 of 4 patches"]
+    assert captions(page) == ["the image", "block 1: 2 of 4 patches; these are sent", "block 2: 1 of 4 patches"]
     said = page.locator("[data-part=said]")
     assert said.inner_text() == "one: shoe, 90 %, which is right. 4 tokens are sent; 40 % of the multiply-accumulates."
     assert pixel(page, 0, 0, 0) == pixel(page, 1, 0, 0) == [200, 200, 200]
-    assert pixel(page, 0, 3, 3) == [0, 0, 0] != pixel(page, 1, 3, 3)
+    assert pixel(page, None, 3, 3) == pixel(page, 0, 3, 3) == [0, 0, 0] != pixel(page, 1, 3, 3)
     slider = page.locator("[data-part=slider]")
     slider.focus()
     page.keyboard.press("ArrowRight")
     assert page.locator("[data-part=budget]").inner_text() == "1 (gates off)"
-    assert captions(page)[1] == "block 2: 4 of 4 patches"
+    assert captions(page)[2] == "block 2: 4 of 4 patches"
     assert page.evaluate("location.hash") == "#image=0&alpha=1&view=kept"
     page.keyboard.press("Home")
-    assert captions(page)[0].startswith("block 1: 0 of 4 patches")
+    assert captions(page)[1].startswith("block 1: 0 of 4 patches")
     assert "but it is shoe" in said.inner_text()
 
 

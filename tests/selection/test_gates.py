@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sinklens.errors import UsageError
-from sinklens.selection.gates import BudgetToken, Gate, hard_step, log_mask, read_budgets
+from sinklens.selection.gates import BudgetToken, Gate, GateStart, hard_step, log_mask, read_budgets
 
 
 def drawn(seed: int) -> torch.Generator:
@@ -60,7 +60,7 @@ def test_places_rise_from_0_to_1_whatever_was_learnt(bend: float, alphas: list[f
     mode=st.sampled_from(["hard", "soft"]),
     scale=st.floats(0.01, 100),
 )
-def test_the_first_gate_keeps_no_less_for_more(seed: int, budgets: int, mode: str, scale: float) -> None:
+def test_the_same_scores_keep_no_less_for_more(seed: int, budgets: int, mode: str, scale: float) -> None:
     generator = drawn(seed)
     token, gate = BudgetToken(8, budgets=budgets, generator=generator), Gate(8, mode=mode, generator=generator)
     with torch.no_grad():
@@ -68,7 +68,7 @@ def test_the_first_gate_keeps_no_less_for_more(seed: int, budgets: int, mode: st
         gate.level.normal_(generator=generator)
         scores = gate.scores(torch.randn(1, 40, 8, generator=generator)).expand(30, -1)
         alphas = torch.rand(30, budgets, generator=generator).sort(dim=0).values
-        mask, z = gate.masks(scores, gate.first_threshold(token, alphas))
+        mask, z = gate.masks(scores, gate.threshold_at(token, alphas))
     kept = mask > 0
     assert (kept[1:] >= kept[:-1]).all()
     assert (z[1:] >= z[:-1]).all()
@@ -76,25 +76,50 @@ def test_the_first_gate_keeps_no_less_for_more(seed: int, budgets: int, mode: st
         assert torch.equal(kept, z > 0)
 
 
-def test_the_first_threshold_is_read_from_the_budget_token() -> None:
+def read_off(gate: Gate, budget: torch.Tensor) -> torch.Tensor:
+    return (budget * gate.threshold).sum(dim=-1) + gate.level
+
+
+def test_a_threshold_is_read_from_the_budget_token() -> None:
     """Where the slope points down by itself, it is u . b + u0; where it points up, the slope is turned round."""
     token, gate = BudgetToken(8, generator=drawn(2)), Gate(8, generator=drawn(3))
     gate.face(token)
     alphas = torch.tensor([[0.0], [0.3], [1.0]])
-    torch.testing.assert_close(gate.first_threshold(token, alphas), gate.later_threshold(token(alphas)))
+    torch.testing.assert_close(gate.threshold_at(token, alphas), read_off(gate, token(alphas)))
     with torch.no_grad():
         gate.threshold.neg_()
-    turned, plain = gate.first_threshold(token, alphas), gate.later_threshold(token(alphas))
+    turned, plain = gate.threshold_at(token, alphas), read_off(gate, token(alphas))
     torch.testing.assert_close(turned[0], plain[0])
     torch.testing.assert_close(turned - turned[0], plain[0] - plain)
 
 
-def test_every_gate_faces_the_budget_when_training_begins() -> None:
+@pytest.mark.parametrize(
+    ("start", "ends"),
+    [(GateStart(reach=4.0, opening=2.0), [0.0, -4.0]), (GateStart(reach=3.0, opening=-0.5), [2.0, -1.0])],
+)
+def test_every_gate_faces_the_budget_when_training_begins(start: GateStart, ends: list[float]) -> None:
     for seed in range(20):
-        token, gate = BudgetToken(8, budgets=2, generator=drawn(seed)), Gate(8, generator=drawn(seed + 100))
+        token = BudgetToken(8, budgets=2, generator=drawn(seed))
+        gate = Gate(8, start=start, generator=drawn(seed + 100))
         gate.face(token)
-        ends = gate.later_threshold(token(torch.tensor([[0.0, 0.0], [1.0, 1.0]])))
-        torch.testing.assert_close(ends, torch.tensor([0.0, -4.0]), atol=1e-4, rtol=0)
+        found = gate.threshold_at(token, torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
+        torch.testing.assert_close(found, torch.tensor(ends), atol=1e-4, rtol=0)
+
+
+def test_scores_start_with_the_spread_that_is_asked_for() -> None:
+    x = torch.randn(1, 400, 64, generator=drawn(0))
+    for spread in (0.05, 1.0):
+        gates = [Gate(64, start=GateStart(spread=spread), generator=drawn(seed)) for seed in range(20)]
+        found = torch.stack([gate.scores(x).detach().std() for gate in gates]).mean()
+        assert 0.85 * spread < found < 1.15 * spread
+
+
+@pytest.mark.parametrize("values", [{"reach": 0.0}, {"spread": -1.0}, {"opening": float("nan")}])
+def test_gates_that_cannot_start(values: dict[str, float]) -> None:
+    with pytest.raises(
+        UsageError, match=r"gates start with reach .* expected finite numbers, reach and spread above 0"
+    ):
+        GateStart(**values)
 
 
 def test_soft_masks_are_the_published_ones() -> None:

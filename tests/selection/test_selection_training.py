@@ -75,7 +75,12 @@ def weights(selector: Selector) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"noise": {"snr_low": -5.0, "snr_high": 10.0, "erasure": 0.1}, "codec_rate": 0.5}]
+    "changes",
+    [
+        {},
+        {"noise": {"snr_low": -5.0, "snr_high": 10.0, "erasure": 0.1}, "codec_rate": 0.5},
+        {"ranking": "random", "precision": "tf32"},
+    ],
 )
 def test_a_killed_run_ends_with_the_same_bits(changes: dict[str, Any], digits: Images, tmp_path: Path) -> None:
     recipe = recipe_of(**changes)
@@ -151,6 +156,36 @@ def test_a_fixed_budget_and_images_that_are_new_in_every_epoch(digits: Images, t
     assert selector.calibration.tolist() == [[0.0, 1.0], [0.0, 1.0]]
 
 
+@pytest.mark.parametrize("ranking", ["random", "norm", "key_norm", "cls", "avit", "tome"])
+def test_a_backbone_is_trained_with_a_ranking(ranking: str, digits: Images, tmp_path: Path) -> None:
+    recipe = recipe_of(ranking=ranking)
+    before = weights(build_selector(recipe))
+    selector = train(recipe, digits, to=tmp_path)
+    learnt = changed(before, selector)
+    assert learnt == {name for name, _ in selector.named_parameters() if name.startswith("backbone.")}
+    again = load_selector(tmp_path)
+    assert again.ranking == ranking and torch.equal(again.calibration, torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
+    with torch.no_grad():
+        alphas = torch.tensor([0.1, 0.5, 0.9, 1.0])
+        found = again(digits.images[:4], alphas)
+        assert found.kept.sum(dim=2).tolist() == [[2, 8, 14, 16]] * 2  # of 16 patches, behind both gates
+        assert found.sent.tolist() == [3, 9, 15, 17]  # and the class token
+        wanted = [again(digits.images[i : i + 1], float(alpha)).logits[0] for i, alpha in enumerate(alphas)]
+        if ranking != "random":  # which draws by the image's number
+            torch.testing.assert_close(found.logits, torch.stack(wanted))
+
+
+def test_random_patches_are_drawn_anew_in_every_step(digits: Images) -> None:
+    selector = build_selector(recipe_of(ranking="random"))
+    with torch.no_grad():
+        kept = [
+            selector(digits.images[:4], 0.5, generator=torch.Generator().manual_seed(seed)).kept for seed in (0, 0, 1)
+        ]
+    assert torch.equal(kept[0], kept[1]) and not torch.equal(kept[0], kept[2])
+    with pytest.raises(UsageError, match="ranking 'norm' with budgets = 2; rankings take one budget"):
+        Selector(selector.backbone, Gating(budgets=2), ranking="norm")
+
+
 def test_a_transformers_backbone_is_trained_too(digits: Images, tmp_path: Path) -> None:
     model = transformers_model("vit")
     model.save_pretrained(tmp_path / "vit")
@@ -198,7 +233,9 @@ def test_recipes_are_read_whole() -> None:
         ("schedule.steps=0", "steps 0, batch 64, .*; expected whole numbers from 1"),
         ("gating.gated=3", "gating: gated is 3; expected a list of whole numbers"),
         ("optimizer.lr=true", "optimizer: lr is True; expected a number"),
-        ("precision=half", "unknown precision 'half'; expected one of 'float32', 'bfloat16'"),
+        ("precision=half", "unknown precision 'half'; expected one of 'float32', 'tf32', 'bfloat16'"),
+        ("ranking=best", "unknown ranking 'best'; expected one of 'random'"),
+        ("gates.spread=0.0", "gates start with reach 4.0, opening 2.0, spread 0.0; expected finite numbers"),
         ("noise.snr_low=3", "noise of 3.0 to None dB; expected two finite ends"),
         ("noise.erasure=2", "erasure is 2.0; expected a probability from 0 to 1"),
         ("alpha=1.0", "alpha is 1.0; expected a share from 0, below 1"),

@@ -3,6 +3,7 @@
 gate                the selector itself
 random, norm, ...   a ranking of selection/baselines.py on the same backbone, at the counts that the gate kept
 fixed               a selector trained for one budget alone: what one model for all budgets is held against
+trained:random, ... a model that was trained with that ranking, at the counts that the gate kept
 """
 
 import math
@@ -12,7 +13,7 @@ from typing import Any
 
 from sinklens.errors import UsageError, choose
 
-GATE, FIXED, WIRE = "gate", "fixed", "wire"
+GATE, FIXED, TRAINED, WIRE = "gate", "fixed", "trained:", "wire"
 CHANNELS = (WIRE, "awgn", "rayleigh", "erasure")
 ALPHAS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.95)
 

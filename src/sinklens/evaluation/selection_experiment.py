@@ -29,6 +29,19 @@ class FixedModel:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class TrainedRanking:
+    """A model that was trained with a ranking."""
+
+    name: str
+    selector: Selector
+
+    @property
+    def ranking(self) -> str:
+        assert self.selector.ranking is not None
+        return self.selector.ranking
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SelectionExperiment:
     """A model, images, and what is compared on them."""
 
@@ -38,6 +51,7 @@ class SelectionExperiment:
     spots: Sequence[Spot]
     baselines: Sequence[str] = ()
     fixed: Sequence[FixedModel] = ()
+    trained: Sequence[TrainedRanking] = ()
     seed: int = 0  # of noise and random rankings
     batch: int = 256
     command: str | None = None
@@ -58,10 +72,18 @@ class SelectionExperiment:
                 f"the images have labels up to {int(self.images.labels.max())}, the model {backbone.classes} classes; "
                 "evaluate on the classes that it was trained for"
             )
-        if any(one.selector.gated != self.selector.gated for one in self.fixed):
+        if self.selector.ranking is not None:
             raise UsageError(
-                "a fixed model has its gates at other blocks than the model; give one with the same gating"
+                f"{self.name} was trained with the ranking {self.selector.ranking!r}; expected a model with gates, to "
+                "compare it with (--trained)"
             )
+        others: list[FixedModel | TrainedRanking] = [*self.fixed, *self.trained]
+        for other in others:
+            if other.selector.gated != self.selector.gated or other.selector.split != self.selector.split:
+                raise UsageError(
+                    f"{other.name} has its gates or its channel at other blocks than the model; give one with the same "
+                    "gating"
+                )
 
     def document(self) -> dict[str, Any]:
         """experiment.json. Images, budgets, links and baselines may be added, so they decide nothing."""

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sinklens.evaluation.selection_cells import FIXED, GATE, WIRE, Spot
+from sinklens.evaluation.selection_cells import FIXED, GATE, TRAINED, WIRE, Spot
 from sinklens.evaluation.selection_controls import CONTROLS, ranked_by, run_controlled
 from sinklens.evaluation.selection_experiment import SelectionExperiment
 from sinklens.evaluation.selection_rows import KEY, Key
@@ -84,6 +84,7 @@ def _methods(experiment: SelectionExperiment, spot: Spot) -> list[_Method]:
         _Method(name=GATE),
         *(_Method(name=name) for name in rankings),
         *(_Method(name=FIXED, model=m) for m in fixed),
+        *(_Method(name=TRAINED + one.ranking, model=one.name) for one in experiment.trained if spot.alpha < 1),
     ]
 
 
@@ -122,7 +123,7 @@ def _rows(
     }  # fmt: skip
     with_mask = method.name == GATE and spot.link.channel == WIRE
     columns = _columns(selector, found, images, whole=spot.alpha == 1) | {"image": numbers}
-    if method.name == MERGED:  # a merged token stands for patches of several places
+    if method.name.removeprefix(TRAINED) == MERGED:  # a merged token stands for patches of several places
         columns["recall"] = [None] * len(numbers)
     masks = _packed(found.kept) if with_mask else [None] * len(numbers)
     return [
@@ -154,8 +155,11 @@ def _run(
     if method.name in CONTROLS:
         rank = ranked_by(method.name, images=len(numbers), patches=selector.costs.patches, device=device, **drawn)
         return run_controlled(selector, images.images, spot.alpha, counts=counts, rank=rank, **link)
+    if method.name.startswith(TRAINED):
+        selector = next(one.selector for one in experiment.trained if one.name == method.model)
     places: dict[str, Any] = {"gated": selector.gated, "split": selector.split, "codec": selector.codec}
-    return run_ranked(selector.backbone, images.images, counts, method.name, **places, **drawn, **link)
+    ranking = method.name.removeprefix(TRAINED)
+    return run_ranked(selector.backbone, images.images, counts, ranking, **places, **drawn, **link)
 
 
 def _columns(selector: Selector, found: Any, images: Images, *, whole: bool) -> dict[str, list[Any]]:

@@ -1,6 +1,7 @@
 """A selection result for people: figures and tables, from the document of results alone.
 
     figure_accuracy     against budget, patches kept, MACs
+    figure_choices      the same for other choices on the gates' backbone, where models were trained with theirs
     figure_channel      against SNR and lost tokens
     figure_kept         patches kept against the budget, and how much images differ
     figure_foreground   how much of the object is kept
@@ -14,13 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sinklens.report.columns import columns
 from sinklens.report.selection_figures import (
-    NAMES,
     draw_accuracy,
     draw_channel,
+    draw_choices,
     draw_foreground,
     draw_kept,
     draw_speed,
+    named,
 )
 from sinklens.report.style import save_all
 
@@ -28,6 +31,7 @@ Result = Mapping[str, Any]
 Table = tuple[str, Sequence[str], list[list[str]]]
 FIGURES = {
     "figure_accuracy": draw_accuracy,
+    "figure_choices": draw_choices,
     "figure_channel": draw_channel,
     "figure_kept": draw_kept,
     "figure_foreground": draw_foreground,
@@ -39,8 +43,9 @@ NOTE = (
     "that are kept at the last gate, over the share of patches kept there; 1 is chance. *rate*: channel uses per value "
     "of the image; *+ side*: what says which tokens were sent, at the capacity of the link. Rankings and merging run "
     "on the backbone that was trained with the gates, at the counts that the gates kept of each image, without a "
-    "training or a tuning trial of their own, and without the budget token unless it says so. A model for one budget "
-    "is a training of its own. Where tokens are lost, which ones differs from method to method, and so does what is "
+    "training or a tuning trial of their own, and without the budget token unless it says so. *trained so*: a training "
+    "of its own with that choice at all budgets, at the same counts. A model for one budget is a training of its own "
+    "too. Where tokens are lost, which ones differs from method to method, and so does what is "
     "kept behind the channel."
 )
 
@@ -53,26 +58,21 @@ def draw(result: Result, folder: Path) -> list[Path]:
 def table_markdown(result: Result) -> str:
     """Everything that has a number, a table for each question."""
     lines = [f"# {result['model'] or 'Token selection'}"]
-    for name, columns, rows in _tables(result):
-        lines += ["", f"## {name}", "", f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
+    for name, header, rows in tables(result):
+        lines += ["", f"## {name}", "", f"| {' | '.join(header)} |", "| --- " * len(header) + "|"]
         lines += [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([*lines, "", *_sentences(result), "", NOTE, ""])
+    return "\n".join([*lines, "", *sentences(result), "", NOTE, ""])
 
 
-def table_text(result: Result) -> str:
-    """The same for a terminal."""
+def table_text(result: Result, *, width: int | None = None) -> str:
+    """The same for a terminal of so many columns."""
     lines: list[str] = []
-    for name, columns, rows in _tables(result):
-        whole = [list(columns), *rows]
-        widths = [max(len(row[place]) for row in whole) for place in range(len(columns))]
-        lines += ["", name]
-        lines += [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in whole
-        ]
-    return "\n".join([*lines, "", *_sentences(result)]).lstrip("\n")
+    for name, header, rows in tables(result):
+        lines += ["", name, *columns(header, rows, width=width)]
+    return "\n".join([*lines, "", *sentences(result)]).lstrip("\n")
 
 
-def _sentences(result: Result) -> list[str]:
+def sentences(result: Result) -> list[str]:
     """What the result is held against."""
     found = []
     gap = result["calibration"]["largest_gap"]
@@ -85,12 +85,12 @@ def _sentences(result: Result) -> list[str]:
         first, later = counted[0], counted[1:]
         said = f"Of {first['pairs']} rises of the budget, {first['falls']} kept fewer patches at the first gate"
         worst = max(later, key=lambda one: one["share"], default=None)
-        more = "" if worst is None else f", and at worst {_percent(worst['share'])} at a later one"
+        more = "" if worst is None else f", and at worst {percent_text(worst['share'])} at a later one"
         found.append(f"{said}{more}.")
     return found
 
 
-def _tables(result: Result) -> Iterator[Table]:
+def tables(result: Result) -> Iterator[Table]:
     links = dict.fromkeys((cell["channel"], cell["level"]) for cell in result["cells"])
     for channel, level in links:
         cells = [cell for cell in result["cells"] if (cell["channel"], cell["level"]) == (channel, level)]
@@ -98,7 +98,7 @@ def _tables(result: Result) -> Iterator[Table]:
         objects = any(cell["foreground"] for cell in cells)
         rows = [_row(cell) + ([_over_kept(cell)] if objects else []) for cell in cells]
         yield (
-            _link(channel, level),
+            link_name(channel, level),
             (*columns, *(("object / kept",) if objects else ()), "n"),
             [[*row, str(cell["images"])] for row, cell in zip(rows, cells, strict=True)],
         )
@@ -110,7 +110,13 @@ def _tables(result: Result) -> Iterator[Table]:
         )
     if any(one["pairs"] for one in result["monotone"]):
         rows = [
-            [str(one["block"]), str(one["pairs"]), str(one["falls"]), _percent(one["share"]), _percent(one["swapped"])]
+            [
+                str(one["block"]),
+                str(one["pairs"]),
+                str(one["falls"]),
+                percent_text(one["share"]),
+                percent_text(one["swapped"]),
+            ]
             for one in result["monotone"]
         ]
         yield "More budget, fewer patches", ("gate before block", "pairs", "falls", "share", "patches swapped"), rows
@@ -120,7 +126,7 @@ def _tables(result: Result) -> Iterator[Table]:
 
 
 def _row(cell: Mapping[str, Any]) -> list[str]:
-    name = NAMES.get(cell["method"], cell["method"])
+    name = named(cell["method"])
     whole = cell["method"] == "gate" and cell["alpha"] == 1
     return [
         f"{cell['alpha']:g}",
@@ -130,21 +136,21 @@ def _row(cell: Mapping[str, Any]) -> list[str]:
         f"{100 * cell['macs_share']:.0f} %",
         f"{cell['rate']:.4f}",
         "" if cell["side_rate"] is None else f"{cell['side_rate']:.4f}",
-        _interval(cell["accuracy"], digits=3),
-        "" if cell["to_gate"] is None else _interval(cell["to_gate"], digits=3, sign="+"),
+        interval_text(cell["accuracy"], digits=3),
+        "" if cell["to_gate"] is None else interval_text(cell["to_gate"], digits=3, sign="+"),
     ]
 
 
 def _over_kept(cell: Mapping[str, Any]) -> str:
     found = cell["foreground"]
-    return "" if not found else _interval(found["over_kept"][-1], digits=2)
+    return "" if not found else interval_text(found["over_kept"][-1], digits=2)
 
 
 def _adapted(one: Mapping[str, Any], result: Result) -> list[str]:
     kept = {point["alpha"]: point["kept"] for point in result["calibration"]["points"]}
     numbers = [kept.get(one["alpha"]), one["spread"], one["least"], one["most"]]
     shown = ["" if number is None else f"{number:.3f}" for number in numbers]
-    return [f"{one['alpha']:g}", *shown, _interval(one["with_difficulty"], digits=2, sign="+")]
+    return [f"{one['alpha']:g}", *shown, interval_text(one["with_difficulty"], digits=2, sign="+")]
 
 
 def _speed(one: Mapping[str, Any]) -> list[str]:
@@ -154,7 +160,7 @@ def _speed(one: Mapping[str, Any]) -> list[str]:
     return [*head, f"{one['alpha']:g}", f"{one['kept']:.2f}", rate, ratio]
 
 
-def _link(channel: str, level: float | None) -> str:
+def link_name(channel: str, level: float | None) -> str:
     if level is None:
         return "Without a channel"
     return {
@@ -164,11 +170,11 @@ def _link(channel: str, level: float | None) -> str:
     }[channel]
 
 
-def _percent(share: float | None) -> str:
+def percent_text(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.2g} %"
 
 
-def _interval(interval: Mapping[str, Any], *, digits: int, sign: str = "") -> str:
+def interval_text(interval: Mapping[str, Any], *, digits: int, sign: str = "") -> str:
     if interval["value"] is None:
         return ""
     value, low, high = (

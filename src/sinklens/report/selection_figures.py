@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sinklens.report.masking_marks import handle, legend, mark_point, sign, spread
-from sinklens.report.style import PAGE, line_style, new_figure, panels
+from sinklens.report.style import COLUMN, PAGE, line_style, new_figure, panels
 
 Result = Mapping[str, Any]
 Entry = Mapping[str, Any]
-GATE, WIRE = "gate", "wire"
+GATE, FIXED, WIRE, TRAINED = "gate", "fixed", "wire", "trained:"
 FIRST = (
     "gate",
     "fixed",
@@ -21,7 +21,7 @@ FIRST = (
     "cls",
     "avit",
     "tome",
-)  # order of lines
+)  # order of lines; what is not named here comes last
 NAMES = {
     "gate": "learnt gates", "fixed": "one model a budget", "random": "random", "norm": "norm",
     "random+budget": "random, with budget token", "norm+budget": "norm, with budget token",
@@ -29,12 +29,19 @@ NAMES = {
     "tome": "ToMe",
 }  # fmt: skip
 BESIDE = 0.06  # of an axis from 0 to 1: how far lines stand beside each other, for their intervals to be seen
+BOLD = 1.9  # points: the gates' line, which the others are compared with
 LINE = {"color": "#888888", "linewidth": 0.7, "linestyle": (0, (2, 2)), "zorder": 0}
 
 
 def methods_of(result: Result) -> list[str]:
     there = {cell["method"] for cell in result["cells"]}
-    return [name for name in FIRST if name in there]
+    return sorted(there, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
+
+
+def named(method: str) -> str:
+    """A method in words."""
+    ranking = method.removeprefix(TRAINED)
+    return NAMES.get(ranking, ranking) + (", trained so" if method != ranking else "")
 
 
 def over_wire(result: Result, method: str) -> list[Entry]:
@@ -44,8 +51,29 @@ def over_wire(result: Result, method: str) -> list[Entry]:
 
 
 def draw_accuracy(result: Result) -> Any | None:
-    """Accuracy against the budget, kept patches, and multiply-accumulates; a line for each way to choose."""
+    """Accuracy against the budget, kept patches, and multiply-accumulates; a line for each way to choose.
+
+    Where models were trained with their own choice, these are shown, and the others have a figure of their own.
+    """
+    return _accuracies(result, fair_methods(result))
+
+
+def fair_methods(result: Result) -> list[str]:
+    """What got a training of its own, where anything did; else all."""
     methods = methods_of(result)
+    fair = [name for name in methods if name in (GATE, FIXED) or name.startswith(TRAINED)]
+    return fair if any(name.startswith(TRAINED) for name in methods) else methods
+
+
+def draw_choices(result: Result) -> Any | None:
+    """The same for other choices on the backbone that was trained with the gates."""
+    methods = methods_of(result)
+    if not any(name.startswith(TRAINED) for name in methods):
+        return None
+    return _accuracies(result, [name for name in methods if name != FIXED and not name.startswith(TRAINED)])
+
+
+def _accuracies(result: Result, methods: Sequence[str]) -> Any | None:
     if not methods:
         return None
     figure = new_figure(width=PAGE, height=2.4)
@@ -63,7 +91,8 @@ def draw_accuracy(result: Result) -> Any | None:
                 name,
                 number,
                 beside=BESIDE * spread(number, len(methods)),
-                join=method != "fixed",
+                join=method != FIXED,
+                bold=method == GATE,
             )
         axis.set_xlabel(label)
     axes[0].set_ylabel("accuracy")
@@ -78,7 +107,8 @@ def draw_channel(result: Result) -> Any | None:
         return None
     cells = [cell for cell in result["cells"] if cell["method"] == GATE]
     alphas = sorted({cell["alpha"] for cell in cells if cell["channel"] in kinds})
-    figure, axes = panels(len(kinds), height=2.3)
+    figure = new_figure(width=PAGE if len(kinds) > 1 else COLUMN, height=2.3)
+    axes = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
     for axis, kind in zip(axes, kinds, strict=True):
         for number, alpha in enumerate(alphas):
             shown = [cell for cell in cells if cell["channel"] == kind and cell["alpha"] == alpha]
@@ -114,15 +144,16 @@ def draw_kept(result: Result) -> Any | None:
         [one["alpha"] for one in adapted], [one["spread"] for one in adapted], color="#D55E00", marker="s", markersize=3
     )
     right.axhline(0, **LINE)
-    right.set(xlabel="budget alpha", ylabel="over images")
+    right.set(xlabel="budget alpha", ylabel="over images", xlim=(-0.02, 1.02))
     names = (("rank correlation with the loss", "#0072B2", "o", "none"), ("s.d. of kept share", "#D55E00", "s", "-"))
-    right.legend(handles=[handle(n, color=c, marker=m, linestyle=line) for n, c, m, line in names])
+    entries = [handle(n, color=c, marker=m, linestyle=line) for n, c, m, line in names]
+    right.legend(handles=entries, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, handlelength=1.5)
     return figure
 
 
 def draw_foreground(result: Result) -> Any | None:
     """Share of the object that is kept, over the share of patches kept, at the last gate."""
-    methods = [method for method in methods_of(result) if any(cell["foreground"] for cell in over_wire(result, method))]
+    methods = [name for name in fair_methods(result) if any(cell["foreground"] for cell in over_wire(result, name))]
     if not methods:
         return None
     figure, (left, right) = panels(2, height=2.4)
@@ -145,7 +176,8 @@ def draw_foreground(result: Result) -> Any | None:
                 number,
                 value=name,
                 beside=BESIDE * spread(number, len(methods)),
-                join=method != "fixed",
+                join=method != FIXED,
+                bold=method == GATE,
             )
     left.plot([0, 1], [0, 1], **LINE)
     right.axhline(1, **LINE)
@@ -185,14 +217,24 @@ def _line(
     value: str = "accuracy",
     beside: float = 0.0,
     join: bool = True,
+    bold: bool = False,
 ) -> None:
     """Points with their intervals; without `join` hollow ones, each of a model of its own."""
     style, places = line_style(number), [cell[x] + beside for cell in cells]
     if join:
-        axis.plot(places, [cell[value]["value"] for cell in cells], **style)
+        axis.plot(places, [cell[value]["value"] for cell in cells], linewidth=BOLD if bold else None, **style)
     for place, cell in zip(places, cells, strict=True):
         mark_point(axis, place, cell[value], colour=style["color"], marker=sign(number), hollow=not join)
 
 
 def _handles(methods: Sequence[str]) -> list[Any]:
-    return [handle(NAMES[name], marker=sign(number), **line_style(number)) for number, name in enumerate(methods)]
+    """As they are drawn: models for one budget are hollow points, and no line leads from one to the next."""
+    lines = [line_style(number) for number in range(len(methods))]
+    points = [
+        {**style, "linestyle": "none", "markerfacecolor": "#FFFFFF"} if name == FIXED else style
+        for name, style in zip(methods, lines, strict=True)
+    ]
+    return [
+        handle(named(name), marker=sign(number), **style)
+        for number, (name, style) in enumerate(zip(methods, points, strict=True))
+    ]

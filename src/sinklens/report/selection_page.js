@@ -134,6 +134,8 @@ class SelectionView {
       const canvas = make("canvas", { role: "img", "data-part": `gate-${gate}` });
       return { canvas, caption: make("figcaption"), block, gate };
     });
+    this.whole = make("canvas", { role: "img", "aria-label": "the image", "data-part": "image" });
+    const whole = make("figure", { className: "gate" }, this.whole, make("figcaption", {}, "the image"));
     const gates = this.figures.map(({ canvas, caption, gate }) =>
       make("figure", { className: gate === maps.channelGate ? "gate sent" : "gate" }, canvas, caption));
     this.toggle = make("button", { type: "button", "data-part": "theme", onclick: () => this.turn() });
@@ -147,7 +149,7 @@ class SelectionView {
         make("label", { htmlFor: "budget" }, "budget"), this.slider, this.budget,
         make("span", { className: "views", role: "group", "aria-label": "what is shown" }, ...this.views)),
       this.said,
-      make("main", { className: "maps" }, ...gates),
+      make("main", { className: "maps" }, whole, ...gates),
       this.classes,
     ); // prettier-ignore
     window.addEventListener("hashchange", () => this.set(readState(maps)));
@@ -173,6 +175,7 @@ class SelectionView {
     this.budget.textContent = alpha === 1 ? "1 (gates off)" : String(alpha);
     this.thumbs.forEach((thumb, image) => thumb.setAttribute("aria-pressed", String(image === state.image)));
     this.views.forEach((one) => one.setAttribute("aria-pressed", String(one.dataset.value === state.view)));
+    paint(this.whole, maps, state.image, () => 1, [0, 0, 0]);
     this.figures.forEach((figure) => this.drawGate(figure));
     this.tell();
     const address = `#image=${state.image}&alpha=${alpha}&view=${state.view}`;

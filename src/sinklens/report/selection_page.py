@@ -1,20 +1,12 @@
-"""Token maps as one HTML file with a slider for the budget: data, viewer, and a policy that lets it request nothing.
+"""Token maps as one HTML file with a slider for the budget: data and viewer, in a page that requests nothing."""
 
-In the manner of page.py: script and style are named by their hashes, no host is allowed, and names of images, classes
-and models reach the page as text alone.
-"""
-
-import base64
-import hashlib
-from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sinklens import __version__
 from sinklens.files import written_whole
-from sinklens.report.encode import pack, script_json
-from sinklens.report.page import GENERATOR, refuse_other_file, viewer_style
+from sinklens.report.encode import pack
+from sinklens.report.page import viewer_style
+from sinklens.report.shell import html_page, refuse_other_file, source
 
 if TYPE_CHECKING:
     from sinklens.evaluation.selection_maps import TokenMaps
@@ -23,26 +15,8 @@ START = (
     'mountSelection(document.getElementById("sinklens"), '
     'JSON.parse(document.getElementById("sinklens-data").textContent));\n'
 )
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-{generator} {version}">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<div id="sinklens" class="sinklens"><p>Reading the images ...</p></div>
-<noscript>This page draws images and needs JavaScript. It requests nothing from anywhere.</noscript>
-<script type="application/json" id="sinklens-data">{payload}</script>
-<script type="module">{script}</script>
-</body>
-</html>
-"""
+BODY = """<div id="sinklens" class="sinklens"><p>Reading the images ...</p></div>
+<noscript>This page draws images and needs JavaScript. It requests nothing from anywhere.</noscript>"""
 
 
 def write_selection_page(maps: "TokenMaps", to: Path) -> Path:
@@ -75,32 +49,10 @@ def selection_payload(maps: "TokenMaps") -> dict[str, Any]:
 
 def selection_page_text(payload: dict[str, Any]) -> str:
     """The whole file."""
-    script, style = selection_script() + START, viewer_style() + _source("selection_page.css")
-    policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    return _PAGE.format(
-        policy=policy,
-        generator=GENERATOR,
-        version=__version__,
-        title=escape(f"{payload['model']} · sinklens"),
-        style=style,
-        payload=script_json(payload),
-        script=script,
-    )
+    style = viewer_style() + source("selection_page.css")
+    return html_page(payload, title=payload["model"], body=BODY, style=style, script=selection_script() + START)
 
 
 def selection_script() -> str:
     """The explorer's reader of packed arrays, and the viewer."""
-    return _source("viewer/decode.js") + _source("selection_page.js")
-
-
-def _source(name: str) -> str:
-    text = files("sinklens.report").joinpath(*name.split("/")).read_text("utf-8").replace("\r\n", "\n")
-    assert not any(end in text.lower() for end in ("</script", "</style", "<!--")), f"{name} would end its own element"
-    return text
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+    return source("viewer", "decode.js") + source("selection_page.js")

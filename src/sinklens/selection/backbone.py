@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sinklens.errors import ModelError, UsageError
 from sinklens.models.catalog import DOWNLOADED, download, locate_here
 from sinklens.models.fields import read_json
+from sinklens.models.huggingface import cannot_load, read_folder_config
 from sinklens.models.weights import find_tensors
 from sinklens.selection.vit import SmallViT, TokenMask, alive_of, check_images, key_bias
 
@@ -102,6 +103,7 @@ class TransformersBackbone(nn.Module):
         self.prefix = base.embeddings.position_embeddings.shape[1] - self.grid[0] * self.grid[1]
         self.blocks = nn.ModuleList([TransformersBlock(layer) for layer in base.layers])
         self.mean, self.std = _statistics(mean, self.channels, 0.0), _statistics(std, self.channels, 1.0)
+        self._moments = (_column(self.mean, torch.empty(0)), _column(self.std, torch.empty(0)))
 
     @property
     def _base(self) -> Any:
@@ -109,7 +111,9 @@ class TransformersBackbone(nn.Module):
 
     def _normalised(self, images: Any) -> Float[Tensor, "batch channels height width"]:
         check_images(images, channels=self.channels, height=self.image[0], width=self.image[1])
-        mean, std = (images.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
+        mean, std = self._moments
+        if (mean.device, mean.dtype) != (images.device, images.dtype):  # once: a captured forward cannot make them
+            mean, std = self._moments = (_column(self.mean, images), _column(self.std, images))
         normalised: Tensor = (images - mean) / std
         return normalised
 
@@ -154,7 +158,7 @@ def wrap_backbone(model: Any, *, classes: int | None = None) -> Any:
 
 def _load(name: "str | os.PathLike[str]", classes: int | None) -> TransformersBackbone:
     """A checkpoint folder or hub id, with the normalisation that it asks for."""
-    from transformers import AutoConfig, AutoModelForImageClassification
+    from transformers import AutoModelForImageClassification
 
     found = locate_here(name)
     if isinstance(found, str):
@@ -165,18 +169,21 @@ def _load(name: "str | os.PathLike[str]", classes: int | None) -> TransformersBa
             f"{found.source} is a {family!r} model; expected model_type 'vit' or 'deit' in its config.json"
         )
     find_tensors(found.folder)  # worded errors for weights that are missing, cut short or pickled
-    config = AutoConfig.from_pretrained(found.folder)
+    config = read_folder_config(found.folder)
     new_head = classes is not None and classes != config.num_labels
     if new_head:
         config.num_labels = classes
-    model, report = AutoModelForImageClassification.from_pretrained(
-        found.folder,
-        config=config,
-        use_safetensors=True,
-        dtype=torch.float32,
-        ignore_mismatched_sizes=new_head,
-        output_loading_info=True,
-    )
+    try:
+        model, report = AutoModelForImageClassification.from_pretrained(
+            found.folder,
+            config=config,
+            use_safetensors=True,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=new_head,
+            output_loading_info=True,
+        )
+    except Exception as error:  # a config that makes no sense fails wherever transformers first uses it
+        raise cannot_load(found.source, error) from error
     missing = sorted(key for key in report["missing_keys"] if not (new_head and "classifier" in key))
     if missing:
         raise ModelError(
@@ -184,7 +191,14 @@ def _load(name: "str | os.PathLike[str]", classes: int | None) -> TransformersBa
         )
     asked = read_json(found.folder / PREPROCESSOR) if (found.folder / PREPROCESSOR).is_file() else {}
     wanted = asked if asked.get("do_normalize", True) else {}
-    return TransformersBackbone(model, mean=wanted.get("image_mean"), std=wanted.get("image_std"))
+    try:
+        return TransformersBackbone(model, mean=wanted.get("image_mean"), std=wanted.get("image_std"))
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise cannot_load(found.source, error) from error
+
+
+def _column(values: tuple[float, ...], like: Tensor) -> Float[Tensor, "channel 1 1"]:
+    return like.new_tensor(values)[:, None, None]
 
 
 def _pair(value: Any) -> tuple[int, int]:

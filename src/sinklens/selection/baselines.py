@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinklens.attention.call import AttentionCall
+from sinklens.attention.capture import capturing
 from sinklens.attention.observe import intervene
 from sinklens.errors import UsageError, choose
 from sinklens.kernels.hashing import mix, unit
@@ -47,7 +48,7 @@ def run_ranked(
     ranking: str,
     *,
     gated: tuple[int, ...] | None = None,
-    seed: int = 0,
+    seed: int | Int[Tensor, ""] = 0,
     first: int = 0,
     split: int | None = None,
     channel: Channel | None = None,
@@ -107,6 +108,8 @@ def _read_counts(
             f"counts are {list(table.shape)} of {table.dtype}; expected whole numbers [{gates} gates, {batch} images], "
             f"or one for each of {gates} gates"
         )
+    if capturing():  # whoever captures has asked
+        return table.long()
     if bool(((table < 0) | (table > patches)).any()) or bool((table[1:] > table[:-1]).any()):
         raise UsageError(f"counts must be 0 to {patches} and not rise from gate to gate: what is dropped stays dropped")
     return table.long()
@@ -115,7 +118,7 @@ def _read_counts(
 class _Run:
     """The tokens of a batch on their way; what is dropped is taken out, rows are padded to the longest."""
 
-    def __init__(self, backbone: Any, images: Any, ranking: str, *, seed: int, first: int) -> None:
+    def __init__(self, backbone: Any, images: Any, ranking: str, *, seed: Any, first: int) -> None:
         self.x: Tensor = backbone.embed(images)
         self.prefix: int = backbone.prefix
         self.ranking = ranking
@@ -126,9 +129,10 @@ class _Run:
         self.sizes = torch.ones(batch, self.patches, device=device)  # 0: padding
         self.halting = torch.zeros(batch, self.patches, dtype=torch.float64, device=device)
         numbers = torch.arange(first, first + batch, device=device)
-        images_state = mix(mix(torch.full_like(numbers, seed)) + numbers)
+        images_state = mix(mix(torch.zeros_like(numbers) + seed) + numbers)
         self.draws = unit(mix(images_state[:, None] + self.places), bits=24)
         self.call: AttentionCall | None = None
+        self._cut = False  # some patches may be hidden
 
     def note(self, call: AttentionCall) -> AttentionCall:
         """Keeps the attention call of the block that runs, and changes nothing."""
@@ -145,7 +149,8 @@ class _Run:
     def mask(self) -> Tensor | None:
         """For a block: None where nothing is hidden. Merged tokens weigh as many as they stand for."""
         sizes = torch.cat((self.ends, self.sizes), dim=1)
-        return None if bool((sizes == 1).all()) else sizes.log()
+        hides = self._cut if capturing() else not bool((sizes == 1).all())
+        return sizes.log() if hides else None
 
     def halt(self) -> None:
         """After a block: sigmoid(gamma x_0 - beta) more, in float64, for what saturates must not tie."""
@@ -154,12 +159,14 @@ class _Run:
 
     def cut(self, counts: Int[Tensor, " batch"]) -> None:
         """Down to so many patches an image."""
+        self._cut = True
         counts = torch.minimum(counts, self.left())
         if self.ranking == "tome":
             return self._merge(counts)
         scores = RANKINGS[self.ranking](self._look())
         order = scores.masked_fill(self.sizes == 0, -torch.inf).argsort(dim=1, descending=True, stable=True)
-        order = order[:, : int(counts.max())]
+        if not capturing():
+            order = order[:, : int(counts.max())]
         if self.ranking == "avit":  # 1 in the forward; in the backward, what keeping a token is worth
             self._scale((1 + (scores - scores.detach())).to(self.x.dtype))
         self._take(order)
@@ -209,6 +216,7 @@ class _Run:
             received = symbols if channel is None else channel(symbols, generator=generator)
             self.x = codec.decode(received).to(self.x.dtype)
         arrived = ~lost(received)
-        arrived[:, 0] = True  # an image is never without its class token
+        arrived[:, 0].fill_(True)  # an image is never without its class token
+        self._cut = True
         self.ends, self.sizes = arrived[:, : self.prefix].float(), self.sizes * arrived[:, self.prefix :]
         return sent

@@ -24,7 +24,8 @@ from sinklens.errors import UsageError
 from sinklens.kernels.hashing import mix, unit
 
 SILHOUETTE = 16 / 255  # what is brighter belongs to the object
-BATCH = 256  # canvases at a time: what is in work stays in the processor's caches
+# Canvases at a time: on a processor what is in work stays in its caches, on a GPU few kernels are started.
+BATCH, GPU_BATCH = 256, 2048
 
 Range = tuple[float | int, float | int]
 
@@ -78,7 +79,7 @@ class CanvasMaker:
     def make(self, index: Int[Tensor, " n"], *, seed: int = 0) -> Canvases:
         """The canvases of some objects of the pool; another seed is another canvas for each."""
         index = index.to(self.labels.device)
-        parts = [self._batch(part, seed) for part in torch.split(index, BATCH)]
+        parts = [self._batch(part, seed) for part in torch.split(index, GPU_BATCH if index.is_cuda else BATCH)]
         return Canvases(
             pixels=torch.cat([pixels for pixels, _ in parts]), foreground=torch.cat([mask for _, mask in parts])
         )

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Inexact
 from torch import Tensor
 
+from sinklens.attention.capture import capturing
 from sinklens.errors import UsageError
 
 Symbols = Inexact[Tensor, "batch token use"]
@@ -89,7 +90,8 @@ class Erasure:
     def __call__(self, symbols: Symbols, *, generator: torch.Generator | None = None) -> Symbols:
         draws = torch.rand(symbols.shape[:2], device=symbols.device, generator=generator)
         erased = draws < self.p
-        erased[:, list(self.protected)] = False
+        for place in self.protected:  # not as a list of places, which would have to be sent to the card
+            erased[:, place].fill_(False)
         return symbols.masked_fill(erased[..., None], 0.0)
 
 
@@ -107,7 +109,7 @@ def unit_power(symbols: Symbols) -> Symbols:
 def check_snr(snr_db: Any) -> None:
     """A finite number of dB (0 is one), or a tensor of them, one for every image."""
     if isinstance(snr_db, Tensor):
-        if snr_db.dim() == 1 and snr_db.is_floating_point() and bool(snr_db.isfinite().all()):
+        if snr_db.dim() == 1 and snr_db.is_floating_point() and (capturing() or bool(snr_db.isfinite().all())):
             return
         came = f"a tensor {list(snr_db.shape)} of {snr_db.dtype}"
         raise UsageError(f"SNR is {came}; expected finite numbers of dB, one for every image of the batch")

@@ -88,35 +88,68 @@ def load_images(
         refused, or fitted with `fit`. limit: only the first so many, in an order in which classes are mixed.
     seed, scene: what canvases are drawn from; device: where they are made, and where the images go.
     """
+    wanted = _wanted(split, limit, size=size, channels=channels, fit=fit)
+    return _sets(str(source), Path(source), wanted, scene=scene, device=device)(seed)
+
+
+def load_epochs(
+    source: "str | Path",
+    *,
+    seed: int = 0,
+    split: str = "train",
+    size: int | None = None,
+    channels: int | None = None,
+    fit: bool = False,
+    limit: Any = None,
+    scene: Scene | None = None,
+    device: "torch.device | str" = "cpu",
+) -> Callable[[int], Images]:
+    """A function from the number of an epoch to its images: canvases are drawn anew in each, from seed + epoch.
+
+    Other sets are the same in every epoch. Objects are read once. The other arguments are those of `load_images`.
+    """
+    wanted = _wanted(split, limit, size=size, channels=channels, fit=fit)
+    draw = _sets(str(source), Path(source), wanted, scene=scene, device=device)
+    return lambda epoch: draw(seed + epoch)
+
+
+def _wanted(split: str, limit: Any, *, size: int | None, channels: int | None, fit: bool) -> Wanted:
     choose("split", split, SPLITS)
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise UsageError(f"limit is {limit!r}; expected a number of images, from 1")
-    name, folder = str(source), Path(source)
-    wanted = Wanted(split=split, limit=limit, size=None if size is None else (size, size), channels=channels, fit=fit)
+    return Wanted(split=split, limit=limit, size=None if size is None else (size, size), channels=channels, fit=fit)
+
+
+def _sets(
+    name: str, folder: Path, wanted: Wanted, *, scene: Scene | None, device: "torch.device | str"
+) -> Callable[[int], Images]:
+    """From a seed to images: canvases are drawn, all else is what it is."""
+    split, limit = wanted.split, wanted.limit
     if name == "fashion" or (folder.is_dir() and idx_path(folder, "train", "images") is not None):
         objects, labels, classes = _objects(FASHION if name == "fashion" else folder, split)
-        found = _on_canvases(objects, labels, limit, scene=scene, seed=seed, device=device)
     elif name in ("digits", "digits-canvas"):
         objects, labels, classes = _digits(split)
-        if name == "digits":
-            found = _plain(objects[:limit, None], labels[:limit])
-        else:
-            found = _on_canvases(objects, labels, limit, scene=scene, seed=seed, device=device)
     else:
-        pixels, labels, classes = _files(name, folder, wanted)
-        found = _plain(pixels, labels)
-    return _scaled(replace(found, classes=classes, name=f"{name} {split}"), wanted).to(device)
+        objects, labels, classes = _files(name, folder, wanted)
 
+    def named(found: Images) -> Images:
+        return _scaled(replace(found, classes=classes, name=f"{name} {split}"), wanted).to(device)
 
-def load_epochs(source: "str | Path", *, seed: int = 0, **settings: Any) -> Callable[[int], Images]:
-    """A function from the number of an epoch to its images: canvases are drawn anew in each, from seed + epoch.
+    if name == "digits" or objects.ndim == 4:
+        plain = named(_plain(objects[:limit, None] if name == "digits" else objects, labels[:limit]))
+        return lambda seed: plain
+    numbers = _numbers(labels).to(device)
+    # Clutter and distractors come from the same split as the objects.
+    maker = CanvasMaker(torch.from_numpy(objects.copy()).to(device), numbers, scene=scene)
 
-    Other sets are the same in every epoch. settings: those of `load_images`.
-    """
-    first = load_images(source, seed=seed, **settings)
-    if first.foreground is None:
-        return lambda epoch: first
-    return lambda epoch: load_images(source, seed=seed + epoch, **settings)
+    def drawn(seed: int) -> Images:
+        index = torch.arange(len(numbers), device=device)[:limit]
+        made = maker.make(index, seed=seed)
+        return named(
+            Images(images=_to_float(made.pixels), labels=numbers[index], foreground=made.foreground, classes=())
+        )
+
+    return drawn
 
 
 def _files(name: str, folder: Path, wanted: Wanted) -> tuple[Any, Any, tuple[str, ...]]:
@@ -161,23 +194,6 @@ def _digits(split: str) -> tuple[Any, Any, tuple[str, ...]]:
 
 def _plain(pixels: UInt8[np.ndarray, "n channel height width"], labels: Any) -> Images:
     return Images(images=_to_float(torch.from_numpy(pixels)), labels=_numbers(labels), classes=())
-
-
-def _on_canvases(
-    objects: UInt8[np.ndarray, "n height width"],
-    labels: Any,
-    limit: int | None,
-    *,
-    scene: Scene | None,
-    seed: int,
-    device: "torch.device | str",
-) -> Images:
-    """Clutter and distractors come from the same split as the objects."""
-    numbers = _numbers(labels).to(device)
-    maker = CanvasMaker(torch.from_numpy(objects.copy()).to(device), numbers, scene=scene)
-    index = torch.arange(len(numbers), device=device)[:limit]
-    made = maker.make(index, seed=seed)
-    return Images(images=_to_float(made.pixels), labels=numbers[index], foreground=made.foreground, classes=())
 
 
 def _scaled(found: Images, wanted: Wanted) -> Images:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from sinklens.attention.capture import capturing
 from sinklens.selection.channel import Channel, lost
 from sinklens.selection.codec import Codec, send_uncoded
 from sinklens.selection.gates import Gate, log_mask
@@ -40,10 +41,6 @@ class Flow:
     def _inner(self) -> slice:
         """Where the patches are in the sequence."""
         return slice(self.prefix, self.prefix + self.places.shape[1])
-
-    @property
-    def budget_token(self) -> Float[Tensor, "batch width"]:
-        return self.x[:, -1]
 
     @property
     def scored(self) -> Float[Tensor, "batch left width"]:
@@ -123,12 +120,13 @@ class Flow:
             return
         symbols = codec.encode(self.x)
         received = symbols if channel is None else channel(symbols, generator=generator)
-        self._lose(lost(received))
+        if channel is not None:
+            self._lose(lost(received))
         self.x = codec.decode(received).to(self.x.dtype)
 
     def _lose(self, gone: Bool[Tensor, "batch token"]) -> None:
         gone = gone.clone()
-        gone[:, 0] = False  # an image is never without its class token
-        if bool(gone.any()):
+        gone[:, 0].fill_(False)  # an image is never without its class token
+        if capturing() or bool(gone.any()):
             self._some_lost = True
             self.mask = self.mask * ~gone

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sinklens.errors import ModelError, UsageError
 from sinklens.files import write_json, written_whole
-from sinklens.models.catalog import ZOO
+from sinklens.models.catalog import ZOO, as_path
 from sinklens.models.fields import read_json
 from sinklens.models.weights import find_tensors
 from sinklens.selection.backbone import TransformersBackbone
@@ -95,7 +95,13 @@ def config_of(selector: Selector) -> dict[str, Any]:
         )
     gating = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(selector.gating).items()}
     rate = None if selector.codec is None else selector.codec.rate
-    return {"model_type": FAMILY, "backbone": described, "gating": gating, "codec_rate": rate}
+    return {
+        "model_type": FAMILY,
+        "backbone": described,
+        "gating": gating,
+        "codec_rate": rate,
+        "ranking": selector.ranking,
+    }
 
 
 def _build(config: Mapping[str, Any], source: str) -> Selector:
@@ -110,9 +116,15 @@ def _build(config: Mapping[str, Any], source: str) -> Selector:
             network = _from_config(backbone, source)
         else:
             raise ModelError(f"{source}: the backbone's kind is {kind!r}; expected 'small' or 'transformers'")
-        return Selector(network, gating, codec_rate=config.get("codec_rate"))
+        return Selector(network, gating, codec_rate=config.get("codec_rate"), ranking=config.get("ranking"))
+    except ModelError:
+        raise
     except UsageError as error:  # of a file, not of the caller
         raise ModelError(str(error)) from error
+    except (RuntimeError, TypeError, ValueError, ArithmeticError, MemoryError) as error:  # sizes that nothing can have
+        raise ModelError(
+            f"{source} describes no model that can be built ({error}); take the file it came with"
+        ) from error
 
 
 def _from_config(described: Mapping[str, Any], source: str) -> TransformersBackbone:
@@ -135,8 +147,8 @@ def _from_config(described: Mapping[str, Any], source: str) -> TransformersBackb
 def _locate(name: "str | os.PathLike[str]") -> Path:
     if isinstance(name, str) and name in EMBEDDED:
         return ZOO / name
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
+    folder = as_path(os.fspath(name))
+    if folder is None or not folder.is_dir():
         raise UsageError(
             f"no folder {os.fspath(name)!r}; expected the folder of a trained selector, or one of {', '.join(EMBEDDED)}"
         )

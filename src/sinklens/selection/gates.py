@@ -10,13 +10,14 @@ The budget token of budgets a_1..a_k (compute, channel) is the sum of lerp(low_k
 from N(0, 1). c rises from c(0) = 0 to c(1) = 1: a mean, with a learnt weight, of a itself and its log-odds. (Scores are
 about bell-shaped, and a threshold that only moved linearly with a could not let 2 % and 50 % of them pass.)
 
-The first gate reads the token before any attention, where its threshold is linear in c, and takes the slope as
--|u . (high_k - low_k)|. The tokens at the first gate do not depend on the budget either (the budget token joins the
-sequence behind that gate). So those kept there can only grow with it, for every image and all weights (to the rounding
-of a logarithm).
+Gates read the token before any attention, where a threshold is linear in c, and take the slope as
+-|u . (high_k - low_k)|: it falls with every budget, for all weights (to the rounding of a logarithm). The tokens at the
+first gate do not depend on the budget either (the budget token joins the sequence behind that gate), so those kept
+there can only grow with it. Scores at later gates see which tokens are left, and may change with the budget.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,11 +28,6 @@ from torch import Tensor, nn
 from sinklens.errors import UsageError, choose
 
 MODES = ("hard", "soft")
-# Where training begins: nearly all tokens pass, and scores hardly differ. Gates that chose at random from the start
-# would teach the backbone to do with what they leave, and be slow to learn better.
-_REACH = 4.0  # how far the threshold moves between the ends of the budget
-_OPEN = 2.0  # how far below the scores' middle it is at alpha = 1/2
-_SPREAD = 0.05  # deviation of scores
 _EDGE = 0.02  # where log-odds stop to grow
 
 
@@ -98,25 +94,53 @@ class BudgetToken(nn.Module):
         return ((1 - places) * self.low + places * self.high).sum(dim=1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class GateStart:
+    """Where the training of gates begins."""
+
+    reach: float = 4.0  # how far the threshold moves between the ends of the budget
+    opening: float = 2.0  # how far below the scores' middle it is at alpha = 1/2; 0: half of the tokens pass there
+    spread: float = 0.05  # deviation of scores
+
+    def __post_init__(self) -> None:
+        if not (self.reach > 0 and self.spread > 0 and math.isfinite(self.reach + self.spread + self.opening)):
+            raise UsageError(
+                f"gates start with reach {self.reach}, opening {self.opening}, spread {self.spread}; expected finite "
+                "numbers, reach and spread above 0"
+            )
+
+
 class Gate(nn.Module):
     """One gate before one block."""
 
-    def __init__(self, width: int, *, mode: str = "hard", generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self,
+        width: int,
+        *,
+        mode: str = "hard",
+        start: GateStart | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
         super().__init__()
         self.mode = choose("mode of gates", mode, MODES)
+        self.start = start or GateStart()
         self.score = nn.Linear(width, 1)
         self.threshold = nn.Parameter(torch.randn(width, generator=generator) * width**-0.5)
         self.level = nn.Parameter(torch.zeros(()))
         with torch.no_grad():
-            self.score.weight.normal_(std=_SPREAD * width**-0.5, generator=generator)  # of normed tokens
+            self.score.weight.normal_(std=self.start.spread * width**-0.5, generator=generator)  # of normed tokens
             self.score.bias.zero_()
 
     @torch.no_grad()
     def face(self, token: BudgetToken) -> None:
-        """Where training begins: a threshold that falls with the budgets, and lets most tokens pass."""
-        slope = ((token.high - token.low).sum(dim=0) * self.threshold).sum()
-        self.threshold.mul_(-_REACH / slope)
-        self.level.copy_(-((token.high + token.low).sum(dim=0) * self.threshold).sum() / 2 - _OPEN)
+        """Where training begins: a threshold that falls with the budgets."""
+        ways = (token.high - token.low).double()  # sums of products: the same bits in every run
+        slopes = (ways * self.threshold).sum(dim=-1)
+        wanted = torch.full_like(slopes, -self.start.reach / len(ways)) - slopes
+        products = (ways[:, None] * ways[None]).sum(dim=-1)
+        nearest = (torch.linalg.solve(products, wanted)[:, None] * ways).sum(dim=0)
+        self.threshold.add_(nearest.to(self.threshold.dtype))
+        self.level.copy_(-((token.high + token.low).sum(dim=0) * self.threshold).sum() / 2 - self.start.opening)
 
     def scores(self, x: Float[Tensor, "batch patch width"]) -> Float[Tensor, "batch patch"]:
         """h, in float32 whatever autocast says: a threshold is no place for rounding."""
@@ -124,15 +148,11 @@ class Gate(nn.Module):
             scores: Tensor = self.score(F.layer_norm(x.float(), x.shape[-1:])).squeeze(-1)
         return scores
 
-    def first_threshold(self, token: BudgetToken, alphas: Float[Tensor, "batch budgets"]) -> Float[Tensor, " batch"]:
-        """t from the budgets themselves; falls with each of them, whatever the weights are."""
+    def threshold_at(self, token: BudgetToken, alphas: Float[Tensor, "batch budgets"]) -> Float[Tensor, " batch"]:
+        """t; falls with each budget, whatever the weights are."""
         low = (token.low * self.threshold).sum(dim=-1)
         slope = ((token.high - token.low) * self.threshold).sum(dim=-1).abs()
         return low.sum() - (token.places(alphas) * slope).sum(dim=-1) + self.level
-
-    def later_threshold(self, budget: Float[Tensor, "batch width"]) -> Float[Tensor, " batch"]:
-        """t from the budget token as the blocks have left it."""
-        return (budget.float() * self.threshold).sum(dim=-1) + self.level
 
     def masks(
         self, scores: Float[Tensor, "batch patch"], threshold: Float[Tensor, " batch"]

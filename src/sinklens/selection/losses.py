@@ -66,7 +66,7 @@ class BudgetLoss:
         if self.per == "image":
             return self.penalty(gaps).mean()
         number = (alphas * self.bins).long().clamp(0, self.bins - 1)
-        members = F.one_hot(number, self.bins).to(gaps.dtype)  # [batch, bins]
+        members = (number[:, None] == torch.arange(self.bins, device=gaps.device)).to(gaps.dtype)  # [batch, bins]
         counts = members.sum(dim=0)
         means = gaps @ members / counts.clamp(min=1)
         return (self.penalty(means) * counts).sum(dim=1).mean() / counts.sum()

@@ -10,13 +10,15 @@ from types import UnionType
 from typing import Any, get_args, get_origin
 
 from sinklens.errors import UsageError, choose
+from sinklens.selection.baselines import BASELINES
+from sinklens.selection.gates import GateStart
 from sinklens.selection.losses import BudgetLoss
 from sinklens.selection.selector import Gating
 from sinklens.selection.vit import ViTShape
 from sinklens.tables import read_table
 
 RECIPES = Path(__file__).parent / "recipes"
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("float32", "tf32", "bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +87,14 @@ class SelectionRecipe:
     start: str | None = None
     alpha: float | None = None  # a fixed budget, for models to compare with; None: drawn from [0, 1) for every image
     codec_rate: float | None = None  # channel uses per feature; None: no codec
-    precision: str = "float32"  # or "bfloat16": autocast over float32 weights
+    # Patches are chosen by a ranking (selection/baselines.py), at round(alpha * patches) behind every gate: a model to
+    # compare with, whose gates learn nothing. None: by the gates.
+    ranking: str | None = None
+    precision: str = "float32"  # "tf32": matrix products on a GPU alone; "bfloat16": autocast over float32 weights
+    graph: bool = True  # on a GPU: updates as CUDA graphs (selection/update.py)
     shape: ViTShape = field(default_factory=ViTShape)
     gating: Gating = field(default_factory=Gating)
+    gates: GateStart = field(default_factory=GateStart)
     budget: BudgetLoss = field(default_factory=BudgetLoss)
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
@@ -95,6 +102,8 @@ class SelectionRecipe:
 
     def __post_init__(self) -> None:
         choose("precision", self.precision, PRECISIONS)
+        if self.ranking is not None:
+            choose("ranking", self.ranking, BASELINES)
         if self.alpha is not None and not 0 <= self.alpha < 1:
             raise UsageError(f"alpha is {self.alpha!r}; expected a share from 0, below 1, or none to draw it")
 
@@ -111,6 +120,7 @@ class SelectionRecipe:
 PARTS: dict[str, Any] = {
     "shape": ViTShape,
     "gating": Gating,
+    "gates": GateStart,
     "budget": BudgetLoss,
     "optimizer": Optimizer,
     "schedule": Schedule,

@@ -8,6 +8,9 @@
 In a batch, dropped tokens stay in place as padding: no query sees them. With `remove=True` they are taken out, and what
 is left of each image moves together, padded to the longest of the batch; both compute the same to rounding. Nothing but
 the class and the budget token may be left. An image at alpha = 1 meets neither gates nor budget token.
+
+With a `ranking` (baselines.py) there are no gates and no budget token: round(alpha * patches) are kept, which the
+ranking puts first. Such a model is trained to compare with.
 """
 
 import math
@@ -21,11 +24,12 @@ from torch import Tensor, nn
 from sinklens.attention.seam import scopes_of
 from sinklens.errors import UsageError, choose
 from sinklens.selection.backbone import wrap_backbone
+from sinklens.selection.baselines import BASELINES, run_ranked
 from sinklens.selection.channel import Channel
 from sinklens.selection.codec import Codec
 from sinklens.selection.cost import CostShape, backbone_macs, selected_macs
 from sinklens.selection.flow import Flow, Passed
-from sinklens.selection.gates import MODES, BudgetToken, Gate, read_budgets
+from sinklens.selection.gates import MODES, BudgetToken, Gate, GateStart, read_budgets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,18 +75,30 @@ class Selector(nn.Module):
     """
 
     def __init__(
-        self, backbone: Any, gating: Gating | None = None, *, codec_rate: float | None = None, seed: int = 0
+        self,
+        backbone: Any,
+        gating: Gating | None = None,
+        *,
+        start: GateStart | None = None,
+        ranking: str | None = None,
+        codec_rate: float | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         self.backbone = wrap_backbone(backbone)
         self.gating = (gating or Gating()).placed(len(self.backbone.blocks))
         width, generator = self.backbone.width, torch.Generator().manual_seed(seed)
         self.budget = BudgetToken(width, budgets=self.gating.budgets, generator=generator)
-        self.gates = nn.ModuleList([Gate(width, mode=self.gating.mode, generator=generator) for _ in self.gated])
+        self.gates = nn.ModuleList(
+            [Gate(width, mode=self.gating.mode, start=start, generator=generator) for _ in self.gated]
+        )
         for gate in self.gates:
             assert isinstance(gate, Gate)
             gate.face(self.budget)
         self.codec = None if codec_rate is None else _seeded_codec(width, codec_rate, seed)
+        self.ranking = None if ranking is None else choose("ranking", ranking, BASELINES)
+        if ranking is not None and self.gating.budgets > 1:
+            raise UsageError(f"ranking {ranking!r} with budgets = 2; rankings take one budget, for all gates")
         self.calibration: Tensor
         self.register_buffer("calibration", torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
 
@@ -138,9 +154,28 @@ class Selector(nn.Module):
         if bool(whole.all()):
             return self._whole(images, link)
         if not bool(whole.any()):
-            return self._gated(images, budgets, link)
-        parts = self._whole(images[whole], link), self._gated(images[~whole], budgets[~whole], link)
+            return self._chosen(images, budgets, link)
+        parts = self._whole(images[whole], link), self._chosen(images[~whole], budgets[~whole], link)
         return _interleaved(whole, *parts)
+
+    def unchecked(
+        self,
+        images: Any,
+        budgets: Float[Tensor, "batch budgets"],
+        *,
+        full: bool,
+        channel: Channel | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Selected:
+        """The same for a batch that is at alpha = 1 as a whole (`full`) or nowhere.
+
+        No value of a tensor is looked at, so that nothing waits for the card: this can be captured in a CUDA graph.
+        """
+        link = _Link(channel=channel, generator=generator, remove=False)
+        return self._whole(images, link) if full else self._chosen(images, budgets, link)
+
+    def _chosen(self, images: Any, budgets: Float[Tensor, "batch budgets"], link: "_Link") -> Selected:
+        return self._gated(images, budgets, link) if self.ranking is None else self._ranked(images, budgets, link)
 
     def _whole(self, images: Any, link: "_Link") -> Selected:
         """The backbone; with a channel, in its two halves."""
@@ -191,13 +226,37 @@ class Selector(nn.Module):
             macs=selected_macs(self.costs, kept.sum(dim=2), gated=self.gated),
         )
 
+    def _ranked(self, images: Any, budgets: Float[Tensor, "batch budgets"], link: "_Link") -> Selected:
+        """With patches that the ranking chooses; tokens are always taken out. A generator draws random ones."""
+        assert self.ranking is not None
+        drawn = link.generator
+        counts = (budgets[:, 0] * self.costs.patches).round().long().expand(len(self.gates), -1)
+        ranked = run_ranked(
+            self.backbone,
+            images,
+            counts,
+            self.ranking,
+            gated=self.gated,
+            seed=0 if drawn is None else torch.randint(2**62, (), generator=drawn, device=drawn.device),
+            split=self.split,
+            channel=link.channel,
+            codec=self.codec,
+            generator=link.generator,
+        )
+        return Selected(
+            logits=ranked.logits,
+            kept=ranked.kept,
+            scores=torch.where(ranked.kept, torch.inf, -torch.inf),
+            shares=ranked.kept.float().mean(dim=2),
+            sent=ranked.sent,
+            macs=ranked.macs,
+        )
+
     def _pass(self, flow: Flow, gate: Any, alphas: Float[Tensor, "batch budgets"]) -> Passed:
         """Through one gate; the budget token joins behind the first, which it must not have touched."""
-        scores = gate.scores(flow.scored)
-        if flow.budget:
-            return flow.pass_gate(gate, scores, threshold=gate.later_threshold(flow.budget_token))
-        passed = flow.pass_gate(gate, scores, threshold=gate.first_threshold(self.budget, alphas))
-        flow.join(self.budget(alphas))
+        passed = flow.pass_gate(gate, gate.scores(flow.scored), threshold=gate.threshold_at(self.budget, alphas))
+        if not flow.budget:
+            flow.join(self.budget(alphas))
         return passed
 
     def _send(self, flow: Flow, link: "_Link") -> Int[Tensor, " batch"]:

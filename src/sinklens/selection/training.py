@@ -6,8 +6,8 @@ optimizer too. So a run that is killed goes on from where it last saved and, on 
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ from sinklens.files import write_json
 from sinklens.models.fields import read_json
 from sinklens.selection.backbone import wrap_backbone
 from sinklens.selection.calibration import batch_of, calibrate
-from sinklens.selection.channel import AWGN, Channel, Erasure
 from sinklens.selection.folder import fill, load_selector, save_selector, tensors_of
-from sinklens.selection.losses import draw_alphas, task_loss
+from sinklens.selection.losses import draw_alphas
 from sinklens.selection.recipe import SelectionRecipe
 from sinklens.selection.selector import Selector
 from sinklens.selection.state import read_state, write_state
+from sinklens.selection.update import Batch, captures, update_of
 from sinklens.selection.vit import SmallViT
 
 STATE, ABOUT, LOG = "state.safetensors", "training.json", "log.jsonl"
@@ -40,7 +40,14 @@ def build_selector(recipe: SelectionRecipe) -> Selector:
         with torch.random.fork_rng(devices=[]):  # a new head is drawn from it
             torch.manual_seed(recipe.seed)
             backbone = wrap_backbone(recipe.start, classes=recipe.shape.classes)
-    return Selector(backbone, recipe.gating, codec_rate=recipe.codec_rate, seed=recipe.seed)
+    return Selector(
+        backbone,
+        recipe.gating,
+        start=recipe.gates,
+        ranking=recipe.ranking,
+        codec_rate=recipe.codec_rate,
+        seed=recipe.seed,
+    )
 
 
 def train(
@@ -63,10 +70,11 @@ def train(
     run = _Run(recipe, selector, data, to=to)
     first = _begin(run, resume=resume)
     if first < recipe.schedule.steps:
-        run.go(first, stepped)
+        with _matrix_products(recipe.precision):
+            run.go(first, stepped)
         selector.eval()
         held = run.last_images() if validation is None else validation
-        if recipe.alpha is None and recipe.gating.budgets == 1:
+        if recipe.alpha is None and recipe.gating.budgets == 1 and recipe.ranking is None:
             calibrate(selector, held)
         save_selector(selector, to, metadata={"step": str(recipe.schedule.steps)})
         write_json(to / ABOUT, run.about(recipe.schedule.steps))
@@ -109,6 +117,7 @@ class _Run:
         self.count = len(first.labels)
         self.device = selector.calibration.device
         self.optimizer = _optimizer(recipe, selector)
+        self.update = update_of(recipe, selector, self.optimizer)
         self._epoch, self._images, self._order = -1, first, torch.empty(0, dtype=torch.long)
 
     def go(self, first: int, stepped: Callable[[int, Mapping[str, float]], None]) -> None:
@@ -118,10 +127,9 @@ class _Run:
         sums: dict[str, Tensor] = {}
         counted, clock = 0, time.monotonic()
         for step in range(first, schedule.steps):
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.recipe.optimizer.lr * schedule.rate(step)
+            _set_rate(self.optimizer, self.recipe.optimizer.lr * schedule.rate(step))
             found = self.step(step)
-            sums = {key: sums.get(key, torch.zeros((), device=self.device)) + value for key, value in found.items()}
+            sums = {key: sums[key] + value if key in sums else value.clone() for key, value in found.items()}
             counted, done = counted + 1, step + 1
             if done % schedule.save_every and done != schedule.steps:
                 stepped(done, {})
@@ -136,29 +144,17 @@ class _Run:
 
     def step(self, step: int) -> dict[str, Tensor]:
         """One update; its losses, still on the device."""
-        recipe, selector = self.recipe, self.selector
+        schedule = self.recipe.schedule
         images, labels = self._batch(step)
-        full = step < recipe.schedule.plain or bool(
-            torch.rand((), generator=self._draws(step, _FULL)) < recipe.schedule.full_share
+        full = step < schedule.plain or bool(torch.rand((), generator=self._draws(step, _FULL)) < schedule.full_share)
+        alphas, snr = self._alphas(step, full), self._snr(step)
+        batch = Batch(
+            images=images,
+            labels=labels,
+            alphas=alphas.to(self.device, non_blocking=True),
+            snr=None if snr is None else snr.to(self.device, non_blocking=True),
         )
-        alphas = self._alphas(step, full)
-        with self._precision():
-            selected = selector(
-                images,
-                alphas[:, 0],
-                channel_alpha=alphas[:, 1] if recipe.gating.budgets == 2 else None,
-                channel=None if full else self._channel(step),
-                generator=self._draws(step, _NOISE, self.device),
-            )
-        task = task_loss(selected.logits, labels, smoothing=recipe.optimizer.smoothing)
-        spent = recipe.budget.of(selected.shares, alphas.to(self.device), channel_gate=selector.channel_gate)
-        self.optimizer.zero_grad(set_to_none=True)
-        (task + spent).backward()  # type: ignore[no-untyped-call]
-        trained = [value for value in selector.parameters() if value.requires_grad]
-        torch.nn.utils.clip_grad_norm_(trained, recipe.optimizer.clip)
-        self.optimizer.step()
-        right = (selected.logits.argmax(dim=1) == labels).float().mean()
-        return {"task": task.detach(), "budget": spent.detach(), "accuracy": right}
+        return self.update(batch, full=full, seed=self._seed(step, _NOISE))
 
     def _alphas(self, step: int, full: bool) -> Float[Tensor, "batch budgets"]:
         size = (self.recipe.schedule.batch, self.recipe.gating.budgets)
@@ -168,23 +164,12 @@ class _Run:
             return torch.full(size, self.recipe.alpha)
         return draw_alphas(*size, generator=self._draws(step, _BUDGET))
 
-    def _channel(self, step: int) -> Channel | None:
-        noise = self.recipe.noise
-        links: list[Channel] = []
-        if noise.snr_low is not None and noise.snr_high is not None:
-            draws = torch.rand(self.recipe.schedule.batch, generator=self._draws(step, _NOISE))
-            links.append(AWGN(noise.snr_low + (noise.snr_high - noise.snr_low) * draws))
-        if noise.erasure:
-            links.append(Erasure(noise.erasure))
-        if not links:
+    def _snr(self, step: int) -> Float[Tensor, " batch"] | None:
+        """dB, one for each image."""
+        low, high = self.recipe.noise.snr_low, self.recipe.noise.snr_high
+        if low is None or high is None:
             return None
-
-        def through(symbols: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-            for link in links:
-                symbols = link(symbols, generator=generator)
-            return symbols
-
-        return through
+        return low + (high - low) * torch.rand(self.recipe.schedule.batch, generator=self._draws(step, _NOISE))
 
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Images and labels of a step. An epoch is one permutation, without what does not fill a batch."""
@@ -194,20 +179,18 @@ class _Run:
             self._epoch = epoch
             self._images = self.data(epoch) if callable(self.data) else self.data
             order = torch.randperm(self.count, generator=self._draws(epoch, _ORDER))
-            self._order = order.repeat(-(-batch // self.count))
+            self._order = order.repeat(-(-batch // self.count)).to(self._images.labels.device)
         return batch_of(self._images, self._order[turn * batch : (turn + 1) * batch], self.device)
 
-    def _draws(self, step: int, purpose: int, device: torch.device | None = None) -> torch.Generator:
-        return torch.Generator(device or "cpu").manual_seed((self.recipe.seed * 2**24 + step) * 4 + purpose)
+    def _draws(self, step: int, purpose: int) -> torch.Generator:
+        return torch.Generator().manual_seed(self._seed(step, purpose))
+
+    def _seed(self, step: int, purpose: int) -> int:
+        return (self.recipe.seed * 2**24 + step) * 4 + purpose
 
     def last_images(self) -> Any:
         """The images of the epoch under way."""
         return self._images
-
-    def _precision(self) -> Any:
-        if self.recipe.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
 
     def about(self, step: int) -> dict[str, Any]:
         return {"step": step, "fingerprint": self.recipe.fingerprint, "recipe": self.recipe.as_dict()}
@@ -215,6 +198,17 @@ class _Run:
     def save(self, step: int) -> None:
         write_state(self.to / STATE, self.selector, self.optimizer, step=step)
         write_json(self.to / ABOUT, self.about(step))
+
+
+@contextmanager
+def _matrix_products(precision: str) -> Iterator[None]:
+    """In TF32 inside, forward and backward, where it is asked for."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _optimizer(recipe: SelectionRecipe, selector: Selector) -> torch.optim.Optimizer:
@@ -232,8 +226,18 @@ def _optimizer(recipe: SelectionRecipe, selector: Selector) -> torch.optim.Optim
         {"params": others, "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    fused = selector.calibration.is_cuda
-    return torch.optim.AdamW(groups, lr=recipe.optimizer.lr, betas=(0.9, 0.98), fused=fused)
+    device = selector.calibration.device
+    captured = captures(recipe, device)
+    lr = torch.tensor(recipe.optimizer.lr, device=device) if captured else recipe.optimizer.lr
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.98), fused=device.type == "cuda", capturable=captured)
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):  # where a graph reads it
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def _is_frozen(name: str) -> bool:

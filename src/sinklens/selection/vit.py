@@ -19,6 +19,7 @@ from sinklens.attention.call import AttentionCall
 from sinklens.attention.seam import attend
 from sinklens.errors import UsageError
 
+LARGEST = 2**14  # pixels, widths, blocks: more would take the machine's memory before anything else could be said
 TokenMask = Bool[Tensor, "batch token"] | Float[Tensor, "batch token"]
 
 
@@ -38,8 +39,8 @@ class ViTShape:
     def __post_init__(self) -> None:
         for name in ("image", "patch", "channels", "width", "blocks", "heads", "mlp", "classes"):
             value = getattr(self, name)
-            if (value is not None or name != "mlp") and (not isinstance(value, int) or value < 1):
-                raise UsageError(f"{name} is {value!r}; expected a whole number from 1")
+            if (value is not None or name != "mlp") and (not isinstance(value, int) or not 1 <= value <= LARGEST):
+                raise UsageError(f"{name} is {value!r}; expected a whole number from 1 to {LARGEST}")
         if self.image % self.patch:
             raise UsageError(f"patches of {self.patch} pixels do not tile an image of {self.image}; expected a divisor")
         if self.width % self.heads:
