@@ -42,11 +42,12 @@ def test_two_traces_side_by_side(
     explore([diffusion, causal], to=page, samples="0-1", heads="2.3,0.0", layers="0,2")
     said = capsys.readouterr()
     assert said.err == ""
-    lines = said.out.splitlines()
-    assert len(lines) == 5
-    assert lines[0].startswith("synthetic, sample 0: 6 steps, 2 layers x 4 heads, 24 tokens, ")
-    assert "exact: 2.3, 0.0; the others within " in lines[0]
-    assert re.fullmatch(rf"written to {re.escape(str(page))} \([\d.]+ kB\)", lines[-1])
+    *entries, last = re.split(r"\n(?! )", said.out.rstrip())  # an entry goes on in lines that are moved in
+    assert len(entries) == 4
+    told = re.sub(r"\s+", " ", entries[0])
+    assert told.startswith("synthetic, sample 0: 6 steps, 2 layers x 4 heads, 24 tokens, ")
+    assert "exact: 2.3, 0.0; the others within " in told
+    assert re.fullmatch(rf"written to {re.escape(str(page))} \([\d.]+ kB\)", re.sub(r"\s+", " ", last))
     payload = payload_of(page)
     assert [run["source"] for run in payload["runs"]] == ["diffusion", "causal"]
     assert [run["model"]["causal"] for run in payload["runs"]] == [False, True]

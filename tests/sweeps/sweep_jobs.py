@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from sinklens.evaluation.memory import Room
 from sinklens.sweeps.folder import SweepFolder
 from sinklens.sweeps.grid import jobs_of
 from sinklens.sweeps.job import Job, Resources, Rows
@@ -28,12 +29,12 @@ class Deadly(Job):
     record: str  # a file that gets a line each time it is begun
     lives: int
 
-    def answer(self, resources: Resources) -> Rows:
+    def answer(self, resources: Resources, room: Room | None = None) -> Rows:
         with Path(self.record).open("a") as file:
             file.write(f"{os.getpid()}\n")
         if begun(self.record) < self.lives:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().answer(resources)
+        return super().answer(resources, room)
 
 
 def begun(record: str | Path) -> int:

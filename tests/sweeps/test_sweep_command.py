@@ -38,6 +38,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def sinklens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """The program in this process, in an empty folder with a grid."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")  # a table that does not fit is told row by row
     (tmp_path / "grid.toml").write_text(TOML)
 
     def run(*arguments: object) -> "subprocess.CompletedProcess[str]":

@@ -12,6 +12,7 @@ import torch
 from sweep_jobs import GRID, MISSING, begun, deadly, rows_in, troubled
 
 from sinklens.errors import UsageError
+from sinklens.evaluation.memory import Room
 from sinklens.sweeps import local
 from sinklens.sweeps.folder import SweepFolder
 from sinklens.sweeps.grid import jobs_of
@@ -94,7 +95,7 @@ def test_threads_are_those_of_the_job_and_only_while_it_runs() -> None:
     seen, before = [], torch.get_num_threads()
 
     class Watching(Job):
-        def answer(self, resources: Resources) -> Rows:
+        def answer(self, resources: Resources, room: Room | None = None) -> Rows:
             seen.append(torch.get_num_threads())
             time.sleep(0.01)
             raise ValueError("nothing to say")
