@@ -24,6 +24,19 @@ def environment() -> dict[str, str]:
     return {**inherited, **quiet, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "200"}
 
 
+def read_terminal(ours: int) -> str:
+    """All that is written to a terminal until its other end is closed."""
+    seen = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            seen += chunk
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    finally:
+        os.close(ours)
+    return seen.decode("utf-8")
+
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -152,15 +165,8 @@ def running_on_terminal(tmp_path: Path) -> Callable[..., tuple[str, str, int]]:
                 cwd=tmp_path,
             )
             os.close(theirs)
-            seen = b""
-            try:
-                while chunk := os.read(ours, 4096):
-                    seen += chunk
-            except OSError:  # how Linux says that the other end is closed
-                pass
-            finally:
-                os.close(ours)
-                process.wait(timeout=60)
-        return seen.decode("utf-8"), output.read_text("utf-8"), process.returncode
+            seen = read_terminal(ours)
+            process.wait(timeout=60)
+        return seen, output.read_text("utf-8"), process.returncode
 
     return run

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import typer
 
-from cli.conftest import COMMAND, ROOT, environment
+from cli.conftest import COMMAND, ROOT, environment, read_terminal
 from sinklens.cli.app import app
 from sinklens.cli.commands import RENAMED, with_new_names
 from sinklens.cli.examples import EXAMPLES
@@ -166,16 +166,9 @@ def on_terminal(*arguments: str, **variables: str) -> str:
     shell = {**environment(), "TERM": "xterm-256color", "COLUMNS": "80", **variables}
     process = subprocess.Popen([*COMMAND, *arguments], stdout=theirs, stderr=theirs, env=shell)
     os.close(theirs)
-    seen = b""
-    try:
-        while chunk := os.read(ours, 4096):
-            seen += chunk
-    except OSError:  # how Linux says that the other end is closed
-        pass
-    finally:
-        os.close(ours)
-        process.wait(timeout=60)
-    return seen.decode("utf-8")
+    seen = read_terminal(ours)
+    process.wait(timeout=60)
+    return seen
 
 
 def test_colours_are_for_a_terminal_and_off_with_no_color() -> None:
