@@ -1,7 +1,9 @@
-"""TOML documents of settings: found by name or file, and changed by KEY=VALUE."""
+"""TOML documents of settings: found by name or file, changed by KEY=VALUE, and read into dataclasses."""
 
 import re
 import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,21 @@ def read_table(name: str | Path, changes: tuple[str, ...], *, folder: Path) -> t
     for change in changes:
         _apply(values, change)
     return values, str(path)
+
+
+def read_part(kind: Any, values: Any, where: str, *, value: Callable[[str, Any, Any, str], Any], hint: str = "") -> Any:
+    """A dataclass from a table, in words what does not fit; `value(key, type, given, where)`: what a field gets."""
+    if not isinstance(values, Mapping):
+        raise UsageError(f"{where} is {values!r}; expected a table of settings")
+    known = {item.name: item for item in fields(kind)}
+    unknown = sorted(values.keys() - known.keys())
+    if unknown:
+        raise UsageError(f"{where} has no setting {', '.join(unknown)}; expected some of {', '.join(known)}")
+    made = {key: value(key, known[key].type, given, f"{where}: {key}") for key, given in values.items()}
+    try:
+        return kind(**made)
+    except TypeError as error:
+        raise UsageError(f"{where}: {error}{hint}") from error
 
 
 def parse_toml(text: str) -> dict[str, Any]:

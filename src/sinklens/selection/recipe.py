@@ -3,19 +3,19 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin
 
+from sinklens import tables
 from sinklens.errors import UsageError, choose
 from sinklens.selection.baselines import BASELINES
 from sinklens.selection.gates import GateStart
 from sinklens.selection.losses import BudgetLoss
 from sinklens.selection.selector import Gating
 from sinklens.selection.vit import ViTShape
-from sinklens.tables import read_table
 
 RECIPES = Path(__file__).parent / "recipes"
 PRECISIONS = ("float32", "tf32", "bfloat16")
@@ -130,7 +130,7 @@ PARTS: dict[str, Any] = {
 
 def read_selection_recipe(name: str | Path, changes: tuple[str, ...] = ()) -> SelectionRecipe:
     """A recipe by the name of an embedded one or by its file; `changes` are settings such as "schedule.steps=100"."""
-    values, source = read_table(name, changes, folder=RECIPES)
+    values, source = tables.read_table(name, changes, folder=RECIPES)
     return selection_recipe_of(values, source=source)
 
 
@@ -143,21 +143,11 @@ def selection_recipe_of(values: Mapping[str, Any], *, source: str) -> SelectionR
 
 
 def read_part(kind: Any, values: Any, where: str) -> Any:
-    """A dataclass from a table, with words for what does not fit."""
-    if not isinstance(values, Mapping):
-        raise UsageError(f"{where} is {values!r}; expected a table of settings")
-    known = {item.name: item for item in fields(kind)}
-    unknown = sorted(values.keys() - known.keys())
-    if unknown:
-        raise UsageError(f"{where} has no setting {', '.join(unknown)}; expected some of {', '.join(known)}")
-    made = {key: _value(known[key].type, value, f"{where}: {key}") for key, value in values.items()}
-    try:
-        return kind(**made)
-    except TypeError as error:
-        raise UsageError(f"{where}: {error}") from error
+    """A part of a recipe, or of a model's config.json, from its table."""
+    return tables.read_part(kind, values, where, value=_value)
 
 
-def _value(expected: Any, value: Any, where: str) -> Any:
+def _value(_key: str, expected: Any, value: Any, where: str) -> Any:
     """A TOML value as the field's type has it; None is for what is not set, and TOML has no word for it."""
     choices = get_args(expected) if isinstance(expected, UnionType) else (expected,)
     if value is None and type(None) in choices:

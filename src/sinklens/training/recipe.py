@@ -10,7 +10,7 @@ from typing import Any
 
 from sinklens.errors import UsageError, choose
 from sinklens.models.layers import TransformerShape
-from sinklens.tables import read_table
+from sinklens.tables import read_part, read_table
 
 FAMILIES = ("llama", "llada", "dream")
 RECIPES = Path(__file__).parent / "recipes"
@@ -170,29 +170,20 @@ def recipe_of(values: dict[str, Any], *, source: str) -> Recipe:
 
 
 def _read(kind: Any, values: Any, where: str) -> Any:
-    if not isinstance(values, dict):
-        raise UsageError(f"{where} is {values!r}; expected a table of settings")
-    known = {item.name: item for item in fields(kind)}
-    unknown = sorted(values.keys() - known.keys())
-    if unknown:
-        raise UsageError(f"{where} has no setting {', '.join(unknown)}; expected some of {', '.join(known)}")
-    made = {}
-    for key, value in values.items():
-        expected = known[key].type
-        if key == "tasks":
-            made[key] = MappingProxyType(_shares(value, where))
-        elif expected in (str, str | None) and not isinstance(value, str):
-            raise UsageError(f"{where}: {key} is {value!r}; expected a text")
-        elif expected in (int, float) and not _is_number(value):
-            raise UsageError(f"{where}: {key} is {value!r}; expected a number")
-        elif expected is int and (not isinstance(value, int) or value < (0 if key == "seed" else 1)):
-            raise UsageError(f"{where}: {key} is {value!r}; expected a whole number from {0 if key == 'seed' else 1}")
-        else:
-            made[key] = value
-    try:
-        return kind(**made)
-    except TypeError as error:
-        raise UsageError(f"{where}: {error}; see {RECIPES.name}/ for whole recipes") from error
+    return read_part(kind, values, where, value=_value, hint=f"; see {RECIPES.name}/ for whole recipes")
+
+
+def _value(key: str, expected: Any, value: Any, where: str) -> Any:
+    """What a field of a recipe takes; parts are read already."""
+    if key == "tasks":
+        return MappingProxyType(_shares(value, where))
+    if expected in (str, str | None) and not isinstance(value, str):
+        raise UsageError(f"{where} is {value!r}; expected a text")
+    if expected in (int, float) and not _is_number(value):
+        raise UsageError(f"{where} is {value!r}; expected a number")
+    if expected is int and (not isinstance(value, int) or value < (0 if key == "seed" else 1)):
+        raise UsageError(f"{where} is {value!r}; expected a whole number from {0 if key == 'seed' else 1}")
+    return value
 
 
 def _is_number(value: Any) -> bool:
@@ -203,7 +194,7 @@ def _shares(value: Any, where: str) -> dict[str, float]:
     from sinklens.tasks import TASKS
 
     if not isinstance(value, dict) or not value or not value.keys() <= TASKS.keys():
-        raise UsageError(f"{where}: tasks is {value!r}; expected shares of {', '.join(TASKS)}")
+        raise UsageError(f"{where} is {value!r}; expected shares of {', '.join(TASKS)}")
     if not all(_is_number(share) and share > 0 for share in value.values()):
-        raise UsageError(f"{where}: tasks is {value!r}; expected shares above 0")
+        raise UsageError(f"{where} is {value!r}; expected shares above 0")
     return dict(value)
