@@ -158,7 +158,7 @@ def test_what_cannot_be_captured_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 def moved(start: dict[str, Tensor], end: Selector) -> Tensor:
     """What training did to the weights; without key biases, whose gradient is nothing but rounding."""
-    parts = [(name, value.cpu() - start[name]) for name, value in end.named_parameters()]
+    parts = [(name, value.detach().cpu() - start[name]) for name, value in end.named_parameters()]
     return torch.cat([change.flatten() for name, change in parts if not name.endswith("qkv.bias")])
 
 
