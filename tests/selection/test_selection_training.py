@@ -11,6 +11,7 @@ import torch
 from test_vit import transformers_model
 
 from sinklens.errors import ModelError, UsageError
+from sinklens.locks import LOCK
 from sinklens.selection.calibration import calibrate
 from sinklens.selection.data import Images, load_images
 from sinklens.selection.folder import load_selector
@@ -61,7 +62,7 @@ def test_what_is_kept_follows_alpha(trained: tuple[Selector, Path]) -> None:
 def test_the_folder_of_a_run_holds_the_selector(trained: tuple[Selector, Path], digits: Images) -> None:
     selector, to = trained
     names = sorted(path.name for path in to.iterdir())
-    assert names == ["config.json", "log.jsonl", "model.safetensors", "training.json"]
+    assert names == ["config.json", "log.jsonl", "model.safetensors", "training.json", LOCK]
     again = load_selector(to)
     assert again.calibration.shape[1] > 2 and torch.equal(again.calibration, selector.calibration)
     with torch.no_grad():

@@ -9,8 +9,8 @@ and images can be added later.
 """
 
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
 
@@ -62,8 +62,9 @@ class SelectionStore(Store):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        file = f"{_NOT_PLAIN.sub('_', name)}.{time.time_ns()}.parquet"
         found = pa.Table.from_pylist([dict(row) for row in rows], schema=schema_of(table))
+        content = sha256(repr(found.to_pydict()).encode()).hexdigest()[:12]  # a later batch may have the same name
+        file = f"{_NOT_PLAIN.sub('_', name)}.{content}.parquet"
         with written_whole(self.folder / table / file) as temporary:
             pq.write_table(found, temporary, compression="zstd")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sinklens.errors import ModelError, UsageError
-from sinklens.files import write_json, written_whole
+from sinklens.files import write_json, write_tensors
 from sinklens.models.catalog import ZOO, as_path
 from sinklens.models.fields import read_json
 from sinklens.models.weights import find_tensors
@@ -26,11 +26,8 @@ EMBEDDED = ("tiny-vit-selection",)
 
 def save_selector(selector: Selector, folder: str | Path, *, metadata: Mapping[str, str] | None = None) -> Path:
     """Write a selector; an earlier one in the folder is replaced, file by file, each of them whole."""
-    from safetensors.torch import save_file
-
     folder = Path(folder)
-    with written_whole(folder / WEIGHTS) as temporary:
-        save_file(tensors_of(selector), temporary, metadata={"format": "pt", **(metadata or {})})
+    write_tensors(folder / WEIGHTS, tensors_of(selector), metadata=metadata or {})
     write_json(folder / CONFIG, config_of(selector))
     return folder
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sinklens.errors import ModelError
-from sinklens.files import written_whole
+from sinklens.files import write_tensors
 from sinklens.selection.folder import fill, tensors_of
 from sinklens.selection.selector import Selector
 
@@ -15,14 +15,11 @@ _WEIGHTS, _OPTIMIZER = "weights.", "optimizer."
 
 def write_state(path: Path, selector: Selector, optimizer: torch.optim.Optimizer, *, step: int) -> None:
     """After `step` steps."""
-    from safetensors.torch import save_file
-
     tensors = {_WEIGHTS + name: value for name, value in tensors_of(selector).items()}
     for number, state in optimizer.state_dict()["state"].items():
         for key, value in state.items():
             tensors[f"{_OPTIMIZER}{number}.{key}"] = value.detach().cpu().contiguous()
-    with written_whole(path) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt", "step": str(step)})
+    write_tensors(path, tensors, metadata={"step": str(step)})
 
 
 def read_state(path: Path, selector: Selector, optimizer: torch.optim.Optimizer) -> int:

@@ -16,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinklens.errors import UsageError
-from sinklens.files import write_json
+from sinklens.files import append_line, whole_lines, write_json, written_whole
+from sinklens.locks import writing_alone
 from sinklens.models.fields import read_json
 from sinklens.selection.backbone import wrap_backbone
 from sinklens.selection.calibration import batch_of, calibrate
@@ -65,20 +66,14 @@ def train(
     data: or a function from the number of an epoch to as many images, for canvases that are new in every epoch.
     validation: what the calibration is measured on; the training images where there is none.
     """
-    to = Path(to)
     selector = build_selector(recipe).to(device)
-    run = _Run(recipe, selector, data, to=to)
-    first = _begin(run, resume=resume)
-    if first < recipe.schedule.steps:
-        with _matrix_products(recipe.precision):
-            run.go(first, stepped)
-        selector.eval()
-        held = run.last_images() if validation is None else validation
-        if recipe.alpha is None and recipe.gating.budgets == 1 and recipe.ranking is None:
-            calibrate(selector, held)
-        save_selector(selector, to, metadata={"step": str(recipe.schedule.steps)})
-        write_json(to / ABOUT, run.about(recipe.schedule.steps))
-        (to / STATE).unlink(missing_ok=True)
+    run = _Run(recipe, selector, data, to=Path(to))
+    with writing_alone(run.to):
+        first = _begin(run, resume=resume)
+        if first < recipe.schedule.steps:
+            with _matrix_products(recipe.precision):
+                run.go(first, stepped)
+            run.finish(validation)
     return selector.eval()
 
 
@@ -87,7 +82,6 @@ def _begin(run: "_Run", *, resume: bool) -> int:
     to = run.to
     known = read_json(to / ABOUT) if (to / ABOUT).is_file() else None
     if known is None:
-        to.mkdir(parents=True, exist_ok=True)
         (to / LOG).unlink(missing_ok=True)
         return 0
     if known.get("fingerprint") != run.recipe.fingerprint:
@@ -102,8 +96,10 @@ def _begin(run: "_Run", *, resume: bool) -> int:
         fill(run.selector, tensors_of(done))
         return run.recipe.schedule.steps
     step = read_state(to / STATE, run.selector, run.optimizer)
-    entries = [line for line in _lines(to / LOG) if json.loads(line)["step"] <= step]
-    (to / LOG).write_text("".join(line + "\n" for line in entries), "utf-8")
+    lines = whole_lines(to / LOG) if (to / LOG).is_file() else []
+    entries = [line for line in lines if json.loads(line)["step"] <= step]
+    with written_whole(to / LOG) as temporary:
+        temporary.write_text("".join(line + "\n" for line in entries), "utf-8")
     return step
 
 
@@ -136,8 +132,7 @@ class _Run:
                 continue
             entry = {key: float(value) / counted for key, value in sums.items()}
             entry["images_per_second"] = counted * schedule.batch / (time.monotonic() - clock)
-            with (self.to / LOG).open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": done, **entry}) + "\n")
+            append_line(self.to / LOG, json.dumps({"step": done, **entry}))
             self.save(done)
             stepped(done, entry)
             sums, counted, clock = {}, 0, time.monotonic()
@@ -188,9 +183,14 @@ class _Run:
     def _seed(self, step: int, purpose: int) -> int:
         return (self.recipe.seed * 2**24 + step) * 4 + purpose
 
-    def last_images(self) -> Any:
-        """The images of the epoch under way."""
-        return self._images
+    def finish(self, validation: Any) -> None:
+        """Calibrate what has one learnt budget, and leave the selector in place of the state."""
+        recipe, selector = self.recipe, self.selector.eval()
+        if recipe.alpha is None and recipe.gating.budgets == 1 and recipe.ranking is None:
+            calibrate(selector, self._images if validation is None else validation)
+        save_selector(selector, self.to, metadata={"step": str(recipe.schedule.steps)})
+        write_json(self.to / ABOUT, self.about(recipe.schedule.steps))
+        (self.to / STATE).unlink(missing_ok=True)
 
     def about(self, step: int) -> dict[str, Any]:
         return {"step": step, "fingerprint": self.recipe.fingerprint, "recipe": self.recipe.as_dict()}
@@ -254,7 +254,3 @@ def _check_data(selector: Selector, data: Any) -> None:
         raise UsageError(
             f"the images have labels up to {highest}, the model {selector.backbone.classes} classes; set shape.classes"
         )
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text("utf-8").splitlines() if path.is_file() else []
