@@ -28,7 +28,7 @@ def test_show_needs_no_data_set(tmp_path: Path) -> None:
             ["select", "show", "--images", "2", "--alphas", "0.1,1", "--to", str(tmp_path / "shown"), "--device", "cpu"]
         )
     assert not end.value.code
-    names = sorted(path.name for path in (tmp_path / "a").iterdir())
+    names = sorted(path.name for path in (tmp_path / "shown").iterdir())
     assert len(names) == 3 and names[-1] == "page.html"
 
 
