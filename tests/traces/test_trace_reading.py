@@ -228,6 +228,15 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     assert open_trace(folder).layer(0, 1).key_norm is None
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_steps_that_were_lost_are_noticed(tmp_path: Path, left: int) -> None:
+    folder = write_trace(tmp_path / "a", samples=1)
+    file = folder / "samples" / "00000" / "steps.parquet"
+    pq.write_table(pq.read_table(file, partitioning=None).slice(0, left), file)
+    with pytest.raises(TraceError, match=rf"steps\.parquet of sample 0 cannot be read \({left} rows for 4 steps\)"):
+        open_trace(folder).canvases(0)
+
+
 def test_rows_that_were_lost_are_noticed(tmp_path: Path) -> None:
     folder = write_trace(tmp_path / "a", samples=1)
     for name in ("attention", "uniform"):

@@ -97,6 +97,8 @@ class Trace:
         info = self.info(sample)
         steps, tokens = self._read("steps", sample), self._read("tokens", sample)
         with self._reading("steps", sample):
+            if steps.num_rows != info.steps:
+                raise ValueError(f"{steps.num_rows} rows for {info.steps} steps")
             return canvases_of(steps, tokens, sample=sample, prompt_length=info.prompt_length, width=info.positions)
 
     def layer(self, sample: int, layer: int, *, groups: bool = False, norms: bool = False) -> LayerArrays:
@@ -121,8 +123,12 @@ class Trace:
         }
         attention = self._read("attention", sample, columns=wanted, layers=[layer])
         seen = self._read("uniform", sample, columns=uniform, layers=[layer])
+        info = self.info(sample)
         with self._reading("attention", sample):
-            return layer_of(attention, seen, extra, layer=layer, heads=self.heads, width=self.info(sample).positions)
+            found = layer_of(attention, seen, extra, layer=layer, heads=self.heads, width=info.positions)
+            if any(not 0 <= step < info.steps for step in found.steps):
+                raise ValueError(f"a row of another step than the {info.steps} that there are")
+            return found
 
     def maps(self, sample: int) -> list[tuple[int, int, int, Float[np.ndarray, "query key"]]]:
         """The full maps that were recorded: (step, layer, head, map)."""
