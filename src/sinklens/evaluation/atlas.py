@@ -22,7 +22,7 @@ from typing import Any
 
 from sinklens.errors import UsageError
 from sinklens.evaluation import denoising_norms, key_norms, peaks
-from sinklens.evaluation.store import differences
+from sinklens.evaluation.store import differences, read_batch
 from sinklens.files import is_unfinished, written_whole
 from sinklens.locks import LOCK, writing_alone
 from sinklens.recording.identity import describe_model, describe_sampler, hash_json
@@ -177,13 +177,12 @@ def read_plan(folder: Path) -> dict[str, Any]:
 def read_table(folder: Path, name: str, *, units: int | None = None) -> Any:
     """A table over the units that are there, or the first so many of them, as a pyarrow.Table."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     files = sorted((folder / name).glob("*.parquet"))
     chosen = [path for path in files if units is None or int(path.stem) < units]
     if not chosen:
         raise UsageError(f"{folder} holds no rows of {name} yet; run `sinklens atlas` with --to {folder}")
-    return pa.concat_tables([pq.read_table(path, partitioning=None) for path in chosen])
+    return pa.concat_tables([read_batch(path) for path in chosen])
 
 
 def _model(model: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from sinklens.errors import UsageError
 from sinklens.evaluation.conditions import CHOICES, Condition, parse_condition
 from sinklens.evaluation.grid import CHANGED, settings_of
 from sinklens.evaluation.outcomes import Outcomes
+from sinklens.evaluation.store import read_batch
 
 MEASURED = ("dose", "keys_removed", "tokens", "steps")  # of a row: averaged over a cell
 COLUMNS = ("model", "causal", "task", "split", "condition", "problem", "right", *MEASURED)
@@ -128,7 +129,7 @@ def _read_parquet(folder: Path, name: str) -> list[Row]:
     for path in files:
         known = pq.read_schema(path).names
         wanted = [column for column in COLUMNS if column in known] if name == "rows" else None
-        tables.append(pq.read_table(path, columns=wanted, partitioning=None))
+        tables.append(read_batch(path, wanted))
     if not tables:
         return []
     found: list[Row] = pa.concat_tables(tables, promote_options="permissive").to_pylist()

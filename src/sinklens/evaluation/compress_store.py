@@ -16,7 +16,7 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
 
-from sinklens.evaluation.store import Store
+from sinklens.evaluation.store import Store, read_batch
 from sinklens.files import written_whole
 
 _CELL = {
@@ -97,12 +97,11 @@ class CompressStore(Store):
     def read(self, name: str, columns: Sequence[str] | None = None) -> Any:
         """A table as pyarrow holds it, all batches in one."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         schema = schema_of(name)
         wanted = schema if columns is None else pa.schema([schema.field(column) for column in columns])
         files = sorted((self.folder / name).glob("*.parquet"))
-        tables = [pq.read_table(path, columns=wanted.names, partitioning=None) for path in files]
+        tables = [read_batch(path, wanted.names) for path in files]
         return pa.concat_tables(tables) if tables else wanted.empty_table()
 
 

@@ -14,7 +14,7 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
 
-from sinklens.evaluation.store import Store
+from sinklens.evaluation.store import Store, read_batch
 from sinklens.files import written_whole
 
 TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
@@ -74,10 +74,9 @@ class SelectionStore(Store):
 
     def tables(self, name: str, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """One pyarrow table after the other, each of one finished batch."""
-        import pyarrow.parquet as pq
 
         for path in sorted((self.folder / name).glob("*.parquet")):
-            yield pq.read_table(path, columns=list(columns or TABLES[name]), partitioning=None)
+            yield read_batch(path, list(columns or TABLES[name]))
 
     def read(self, name: str, columns: Sequence[str] | None = None) -> Any:
         """A table as pyarrow holds it, all batches in one."""

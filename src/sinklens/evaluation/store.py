@@ -170,13 +170,19 @@ class Store:
     def read(self, name: str, columns: Sequence[str] | None = None) -> Any:
         """A table as pyarrow holds it, all batches in one; in the order of their names."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         schema = pa.schema([(column, pa.type_for_alias(kind)) for column, kind in TABLES[name].items()])
         wanted = schema if columns is None else pa.schema([schema.field(column) for column in columns])
         files = sorted((self.folder / name).glob("*.parquet"))
-        tables = [pq.read_table(path, columns=wanted.names, partitioning=None) for path in files]
+        tables = [read_batch(path, wanted.names) for path in files]
         return pa.concat_tables(tables) if tables else wanted.empty_table()
+
+
+def read_batch(path: Path, columns: Sequence[str] | None = None) -> Any:
+    """One file of rows. In this thread alone: where memory is short, one that cannot start is waited for in vain."""
+    import pyarrow.parquet as pq
+
+    return pq.read_table(path, columns=columns, partitioning=None, use_threads=False)
 
 
 def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
