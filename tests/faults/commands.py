@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from sinklens.locks import LOCK
+from sinklens.selection.folder import save_selector
+from sinklens.selection.recipe import read_selection_recipe
+from sinklens.selection.training import build_selector
 from training.small import make_data, small_recipe
 
 PROMPTS = (
@@ -30,7 +33,18 @@ PATIENCE = 120.0  # seconds
 KILLS = int(os.environ.get("SINKLENS_KILLS", "3"))
 # Of JSON documents: dates, seconds, and what names the folder itself.
 VOLATILE = frozenset(
-    {"created", "finished", "resumed", "written", "command", "to", "timings", "seconds", "tokens_per_second"}
+    {
+        "created",
+        "finished",
+        "resumed",
+        "written",
+        "command",
+        "to",
+        "timings",
+        "seconds",
+        "tokens_per_second",
+        "images_per_second",
+    }
 )
 
 
@@ -40,6 +54,7 @@ class Command:
 
     name: str
     arguments: Callable[[Path], list[object]]  # from the folder of what it reads
+    said: str = ""  # where the name says more than the command does
     resume: str | None = None  # an option, given where the file `begun` is there; None: the same command again
     begun: str = ""
     shares: bool = False  # its folder with others: what a killed one left is removed by the next that writes alone
@@ -47,7 +62,7 @@ class Command:
     def line(self, inputs: Path, to: Path) -> list[object]:
         """What somebody types who sees the folder as it is."""
         again = [self.resume] if self.resume is not None and (to / self.begun).exists() else []
-        return [self.name.split()[0], *self.arguments(inputs), "--to", to, *again]
+        return [*(self.said or self.name).split(), *self.arguments(inputs), "--to", to, *again]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +108,17 @@ def _train(inputs: Path) -> list[object]:
     return [inputs / "small.toml", "--data", inputs / "data", "--problems", 2, "--device", "cpu"]
 
 
+def _select_train(inputs: Path) -> list[object]:
+    short = {"steps": 12, "save_every": 3, "batch": 16, "warmup": 2}
+    changes = [part for key, value in short.items() for part in ("--set", f"schedule.{key}={value}")]
+    return ["digits", "--data", "digits", "--images", 64, *changes, "--device", "cpu"]
+
+
+def _select_evaluate(inputs: Path) -> list[object]:
+    cells = ["--alphas", "0.3,0.7", "--snr", "0", "--baselines", "random", "--no-speed"]
+    return [inputs / "selector", "--data", "digits", "--images", 24, "--batch", 8, *cells, "--device", "cpu"]
+
+
 COMMANDS = {
     command.name: command
     for command in (
@@ -101,20 +127,22 @@ COMMANDS = {
         Command(name="evaluate", arguments=_evaluate),
         Command(name="compress", arguments=_compress),
         Command(name="sweep", arguments=_sweep),
-        Command(name="sweep job", arguments=_sweep_job, shares=True),
+        Command(name="sweep job", said="sweep", arguments=_sweep_job, shares=True),
         Command(name="train", arguments=_train, resume="--resume", begun="training.json"),
+        Command(name="select train", arguments=_select_train, resume="--resume", begun="training.json"),
+        Command(name="select evaluate", arguments=_select_evaluate),
     )
 }
 
 
-def every(*quick: str) -> list[Any]:
-    """All commands, those that are not `quick` only in `make test-faults`."""
+def every(*quick: str, but: Sequence[str] = ()) -> list[Any]:
+    """All commands `but` some, those that are not `quick` only in `make test-faults`."""
     skipped = pytest.mark.skipif(KILLS <= 3, reason="run by `make test-faults`")
-    return [pytest.param(name, marks=() if name in quick else skipped) for name in COMMANDS]
+    return [pytest.param(name, marks=() if name in quick else skipped) for name in COMMANDS if name not in but]
 
 
 def write_inputs(folder: Path) -> Path:
-    """What the commands read: a grid, a recipe, and the text and tokenizer that it trains on."""
+    """What the commands read: a grid, a recipe, the text and tokenizer that it trains on, and a selector."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "grid.toml").write_text(GRID)
     make_data(folder / "data")
@@ -126,6 +154,7 @@ def write_inputs(folder: Path) -> Path:
         lines += [f"{key} = {json.dumps(value)}" for key, value in values[part].items() if key != "tasks"]
     lines += ["[data.tasks]", "word_problems = 1.0"]
     (folder / "small.toml").write_text("\n".join(lines))
+    save_selector(build_selector(read_selection_recipe("digits")), folder / "selector")
     return folder
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from faults.hardship import enduring
 
+LONGEST, OVERDUE = 300.0, 124  # seconds of a run, and how one ends that takes longer
 SOURCE = Path(__file__).parents[2] / "src"
 TESTS = Path(__file__).parents[1]
 ELSEWHERE = (  # what a run would import when it comes to that
@@ -125,13 +126,26 @@ def _serve() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:
-            answer = {"status": request["wait"] and os.waitpid(request["wait"], 0)[1]}
+            answer = {"status": request["wait"] and _status(request["wait"])}
         else:
             pid = os.fork()
             if pid == 0:
                 _become(request["start"])
             answer = {"pid": pid}
         print(json.dumps(answer), flush=True)
+
+
+def _status(pid: int) -> int:
+    """Of a process that has ended; one that does not is killed, so that a test fails and does not hang."""
+    end = time.monotonic() + LONGEST
+    while time.monotonic() < end:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return OVERDUE << 8
 
 
 def _import_everything() -> None:
@@ -157,6 +171,7 @@ def _become(wanted: dict[str, Any]) -> None:
         os.dup2(os.open(files / name, os.O_WRONLY | os.O_CREAT), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(wanted["cwd"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are deaf to Ctrl-C
     code = 1
     try:
         with enduring(files, wanted["watch"], **wanted["hardships"]):

@@ -18,6 +18,8 @@ FINISHED = {  # the first thing that is kept
     "sweep": "jobs/*.parquet",
     "sweep job": "sweep.json",
     "train": "training.json",
+    "select train": "training.json",
+    "select evaluate": "rows/*.parquet",
 }
 
 
@@ -36,7 +38,7 @@ def test_finished_work_is_kept(
     kept = contents(to)
     assert not [path for path in kept if path.endswith(".part")]
     rows = [path for path in kept if path.endswith((".parquet", ".safetensors"))]
-    assert (rows or name == "sweep job") and not set(rows) - set(whole(name).contents)
+    assert (rows or name == "sweep job") and not set(rows) - {"state.safetensors", *whole(name).contents}
     same = [path for path in rows if not path.endswith(".safetensors")]  # of weights, an earlier step
     assert not [path for path in same if kept[path] != whole(name).contents[path]]
     again = nursery.run(command.line(inputs, to), cwd=tmp_path)

@@ -12,7 +12,7 @@ from faults.nursery import Nursery
 from sinklens.locks import LOCK
 
 
-@pytest.mark.parametrize("name", every("evaluate", "train"))
+@pytest.mark.parametrize("name", every("evaluate", "train", but=[one for one in COMMANDS if COMMANDS[one].shares]))
 def test_the_second_is_refused_until_the_first_is_dead(
     name: str, nursery: Nursery, inputs: Path, whole: Callable[[str], Whole], tmp_path: Path
 ) -> None:

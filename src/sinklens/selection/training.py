@@ -70,15 +70,15 @@ def train(
     run = _Run(recipe, selector, data, to=Path(to))
     with writing_alone(run.to):
         first = _begin(run, resume=resume)
-        if first < recipe.schedule.steps:
+        if first is not None:
             with _matrix_products(recipe.precision):
                 run.go(first, stepped)
             run.finish(validation)
     return selector.eval()
 
 
-def _begin(run: "_Run", *, resume: bool) -> int:
-    """The first step to do; the log is cut to what lies before."""
+def _begin(run: "_Run", *, resume: bool) -> int | None:
+    """The first step to do, None where all is done; the log is cut to what lies before."""
     to = run.to
     known = read_json(to / ABOUT) if (to / ABOUT).is_file() else None
     if known is None:
@@ -94,7 +94,7 @@ def _begin(run: "_Run", *, resume: bool) -> int:
         done = load_selector(to)
         run.selector.calibration = done.calibration.to(run.device)
         fill(run.selector, tensors_of(done))
-        return run.recipe.schedule.steps
+        return None
     step = read_state(to / STATE, run.selector, run.optimizer)
     lines = whole_lines(to / LOG) if (to / LOG).is_file() else []
     entries = [line for line in lines if json.loads(line)["step"] <= step]
@@ -187,6 +187,7 @@ class _Run:
         """Calibrate what has one learnt budget, and leave the selector in place of the state."""
         recipe, selector = self.recipe, self.selector.eval()
         if recipe.alpha is None and recipe.gating.budgets == 1 and recipe.ranking is None:
+            self._batch(recipe.schedule.steps - 1)  # the images of the last epoch, also after a kill right behind it
             calibrate(selector, self._images if validation is None else validation)
         save_selector(selector, self.to, metadata={"step": str(recipe.schedule.steps)})
         write_json(self.to / ABOUT, self.about(recipe.schedule.steps))
