@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sinklens.kernels.norms import Norms, norms
+from sinklens.kernels.norms import Gram, Norms, norms
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -42,8 +42,16 @@ def check(found: Norms, key: Tensor, value: Tensor, gram: Tensor | None) -> None
 )
 def test_norms_as_in_float64(device: str, dtype: torch.dtype, keys: int, dims: tuple[int, int], per_kv: int) -> None:
     key, value, gram = made(0, dtype=dtype, device=device, keys=keys, dims=dims, per_kv=per_kv)
-    check(norms(key, value, gram), key, value, gram)
+    check(norms(key, value, Gram(whole=gram)), key, value, gram)
     check(norms(key, value, None), key, value, None)
+
+
+def test_three_parts_hold_a_float32() -> None:
+    gram = Gram(
+        whole=torch.randn(2, 5, 5, generator=torch.Generator().manual_seed(0))
+        * torch.tensor([1e-3, 1e4])[:, None, None]
+    )
+    assert torch.equal(gram.parts.double().sum(0).float(), gram.whole)
 
 
 @settings(max_examples=8, deadline=None)
@@ -64,4 +72,4 @@ def test_the_kernel_in_the_interpreter(
 
     key, value, gram = made(seed, dtype=dtype, device="cpu", keys=keys, dims=dims, per_kv=per_kv)
     for known in (gram, None):
-        check(norms_triton.norms(key, value, known), key, value, known)
+        check(norms_triton.norms(key, value, None if known is None else Gram(whole=known)), key, value, known)

@@ -15,14 +15,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sinklens.attention.call import AttentionCall
-from sinklens.kernels.norms import Norms, norms
+from sinklens.kernels.norms import Gram, Norms, norms
 
 
 class OutputMeter:
     """Keeps the Gram matrices between the calls of one observer."""
 
     def __init__(self) -> None:
-        self._gram: dict[tuple[int, int, int], Tensor] = {}
+        self._gram: dict[tuple[int, int, int], Gram] = {}
 
     def norms(self, call: AttentionCall) -> Norms:
         """Of keys and values, and of || W_h v_j || for every head where the projection is beside the attention."""
@@ -36,13 +36,13 @@ class OutputMeter:
         product = states.transpose(-1, -2) @ states
         gram = self._gram_of(call)
         if gram is not None:
-            product = product @ gram
+            product = product @ gram.whole
         total = product.diagonal(dim1=-2, dim2=-1).sum(-1).clamp(min=0)
         fourth = (product * product.transpose(-1, -2)).sum((-2, -1))
         rank = torch.where(fourth > 0, total.square() / fourth, torch.nan)
         return rank, (total / queries).sqrt()
 
-    def _gram_of(self, call: AttentionCall) -> Float[Tensor, "head value_dim value_dim"] | None:
+    def _gram_of(self, call: AttentionCall) -> Gram | None:
         weight = call.output_weight
         if weight is None:
             return None
@@ -51,7 +51,7 @@ class OutputMeter:
         key = (weight.data_ptr(), version, heads)
         if key not in self._gram:
             slices = weight.float().view(weight.shape[0], heads, dim).permute(1, 0, 2)
-            self._gram[key] = slices.transpose(-1, -2) @ slices
+            self._gram[key] = Gram(whole=slices.transpose(-1, -2) @ slices)
         return self._gram[key]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from sinklens.cli.doctor_checks import ABSENT, OK, WRONG, Finding, told
 from sinklens.errors import KernelError
 from sinklens.kernels.forward import run_attention
-from sinklens.kernels.norms import norms
+from sinklens.kernels.norms import Gram, norms
 from sinklens.kernels.received import received_of, resolve_impl
 from sinklens.kernels.reference import probabilities
 from sinklens.kernels.scores import Scores
@@ -79,7 +79,7 @@ def _norms(_: str, device: str, dtype: torch.dtype) -> tuple[float, float]:
     key, value = torch.randn(2, BATCH, KV_HEADS, LENGTH, DIM, generator=draw).to(device, dtype)
     slices = torch.randn(HEADS, DIM, DIM, generator=draw).to(device)
     gram = slices.mT @ slices
-    found = norms(key, value, gram)
+    found = norms(key, value, Gram(whole=gram))
     wide = value.double().repeat_interleave(HEADS // KV_HEADS, dim=1)
     behind = torch.einsum("bhki,hij,bhkj->bhk", wide, gram.double(), wide).sqrt()
     assert found.output is not None

@@ -8,13 +8,30 @@ On a GPU one Triton kernel reads every key and value once and writes all three; 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 
 import torch
-from jaxtyping import Float
+from jaxtyping import BFloat16, Float
 from torch import Tensor
 
 MOST_DIMS = 128  # of the kernel: a Gram matrix is held whole
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gram:
+    """The Gram matrices of all heads' slices of an output projection."""
+
+    whole: Float[Tensor, "head value_dim value_dim"]  # float32
+
+    @cached_property
+    def parts(self) -> BFloat16[Tensor, "3 head value_dim value_dim"]:
+        """The same as a sum of three bf16 matrices, which holds a float32's digits: for products with bf16 values."""
+        rest, parts = self.whole, []
+        for _ in range(3):
+            parts.append(rest.to(torch.bfloat16))
+            rest = rest - parts[-1].float()
+        return torch.stack(parts)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,7 +46,7 @@ class Norms:
 def norms(
     key: Float[Tensor, "batch kv_head key dim"],
     value: Float[Tensor, "batch kv_head key value_dim"],
-    gram: Float[Tensor, "head value_dim value_dim"] | None,
+    gram: Gram | None,
 ) -> Norms:
     """Summed in float32, or finer: in bf16 most norms would tie."""
     small = max(key.shape[-1], value.shape[-1]) <= MOST_DIMS and key.dtype == value.dtype != torch.float64
@@ -37,7 +54,7 @@ def norms(
         from sinklens.kernels.norms_triton import norms as fused
 
         return fused(key, value, gram)
-    return Norms(key=_norm(key), value=_norm(value), output=None if gram is None else _behind(value, gram))
+    return Norms(key=_norm(key), value=_norm(value), output=None if gram is None else _behind(value, gram.whole))
 
 
 def _norm(vectors: Float[Tensor, "batch kv_head key dim"]) -> Float[Tensor, "batch kv_head key"]:

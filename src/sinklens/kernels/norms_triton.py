@@ -8,11 +8,12 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from sinklens.kernels.norms import Norms
+from sinklens.kernels.norms import Gram, Norms
 from sinklens.kernels.triton import interpreted
 
 _UNSPECIALIZED = [
     "n_h", "per_kv", "n_k", "n_d", "n_v", "stride_kb", "stride_kh", "stride_vb", "stride_vh",
+    "stride_part",
 ]  # fmt: skip
 
 
@@ -22,7 +23,7 @@ def _norm_kernel(
     k_ptr, v_ptr, gram_ptr, key_ptr, value_ptr, output_ptr,
     stride_kb, stride_kh, stride_kk, stride_kd, stride_vb, stride_vh, stride_vk, stride_vd,
     n_h, per_kv, n_k, n_d, n_v,
-    GRAM: tl.constexpr, PRECISION: tl.constexpr,
+    stride_part, PARTS: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """Heads that share a kv head: the first of them writes its norms."""
@@ -33,15 +34,22 @@ def _norm_kernel(
     places = cols_k[:, None].to(tl.int64)
     there = cols_k < n_k
     dims_v = tl.arange(0, BLOCK_V)
-    v_kd = tl.load(
+    v_raw = tl.load(
         v_ptr + b * stride_vb + kv.to(tl.int64) * stride_vh + places * stride_vk + dims_v[None, :] * stride_vd,
         mask=there[:, None] & (dims_v[None, :] < n_v), other=0.0,
-    ).to(tl.float32)  # fmt: skip
-    if GRAM:
+    )  # fmt: skip
+    v_kd = v_raw.to(tl.float32)
+    if PARTS > 0:
         square = (dims_v[:, None] < n_v) & (dims_v[None, :] < n_v)
         offsets = h.to(tl.int64) * n_v * n_v + dims_v[:, None] * n_v + dims_v[None, :]
-        gram = tl.load(gram_ptr + offsets, mask=square, other=0.0)
-        squares = tl.sum(tl.dot(v_kd, gram, input_precision=PRECISION) * v_kd, 1)
+        products = tl.zeros([BLOCK_K, BLOCK_V], dtype=tl.float32)
+        for part in tl.static_range(PARTS):
+            gram = tl.load(gram_ptr + part * stride_part + offsets, mask=square, other=0.0)
+            if PARTS == 1 or WIDE:
+                products = tl.dot(v_kd, gram.to(tl.float32), products, input_precision=PRECISION)
+            else:
+                products = tl.dot(v_raw, gram, products)
+        squares = tl.sum(products * v_kd, 1)
         out = output_ptr + tl.program_id(1).to(tl.int64) * n_k + cols_k
         tl.store(out, tl.sqrt(tl.maximum(squares, 0.0)), mask=there)
     if h % per_kv == 0:
@@ -58,20 +66,26 @@ def _norm_kernel(
 def norms(
     key: Float[Tensor, "batch kv_head key dim"],
     value: Float[Tensor, "batch kv_head key value_dim"],
-    gram: Float[Tensor, "head value_dim value_dim"] | None,
+    gram: Gram | None,
 ) -> Norms:
     """See `kernels.norms.norms`."""
     batch, kv_heads, n_k, n_d = key.shape
-    heads = kv_heads if gram is None else gram.shape[0]
+    heads = kv_heads if gram is None else gram.whole.shape[0]
     of_key, of_value = (key.new_empty((batch, kv_heads, n_k), dtype=torch.float32) for _ in range(2))
     output = None if gram is None else key.new_empty((batch, heads, n_k), dtype=torch.float32)
     block = 16 if interpreted() else 64
-    matrix, behind = (of_key, of_key) if gram is None or output is None else (gram.contiguous(), output)
+    # bf16 takes three products with bf16 matrices: those run on tensor cores as they are, and hold all digits.
+    split = value.dtype == torch.bfloat16
+    matrix, behind, parts = of_key, of_key, 0
+    if gram is not None and output is not None:
+        matrix, behind, parts = (gram.parts if split else gram.whole.contiguous()), output, 3 if split else 1
     _norm_kernel[(triton.cdiv(n_k, block), batch * heads)](
         key, value, matrix, of_key, of_value, behind,
         *key.stride(), *value.stride(), heads, heads // kv_heads, n_k, n_d, value.shape[-1],
-        GRAM=gram is not None,
-        # A bf16 or float16 value is exact in tf32, and three products hold the float32 matrix.
+        matrix.stride(0) if parts > 1 else 0,
+        PARTS=parts,
+        WIDE=interpreted(),  # whose products of bf16 are wrong
+        # A float16 value is exact in tf32, and three products hold the float32 matrix.
         PRECISION="ieee" if value.dtype == torch.float32 else "tf32x3",
         BLOCK_K=block,
         BLOCK_D=max(16, triton.next_power_of_2(n_d)),
