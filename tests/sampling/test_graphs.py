@@ -88,13 +88,6 @@ def test_a_traced_run_is_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_an_intervention_is_refused() -> None:
-    model = sl.load("tiny-llada", device="cuda")
-    with sl.intervene(model, sl.MaskSinks(top=1)), pytest.raises(UsageError, match="graph=True under an intervention"):
-        sl.generate(model, PROMPTS, SAMPLERS["tiny-llada"], graph=True)
-
-
-@pytest.mark.gpu
 def test_a_part_that_is_observed_alone_is_refused() -> None:
     model = sl.load("tiny-llada", device="cuda")
     with sl.observe(model.blocks[1]), pytest.raises(UsageError, match=r"while blocks\.1.* is observed by itself"):

@@ -9,13 +9,14 @@ Nothing about the model's results changes under observation, and nothing stays b
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from sinklens.attention.call import AttentionCall
 from sinklens.attention.capture import Beside, capturing, fetching
 from sinklens.attention.clock import StepNumber
+from sinklens.attention.intervener import Intervener, InterventionSettings
 from sinklens.attention.measure import GroupRule, Meter, Wanted, check_groups, check_maps
 from sinklens.attention.observation import Observation, Packed, StepObservation
 from sinklens.attention.seam import Intervention, Kind, Seen, registered
@@ -113,31 +114,6 @@ class Replayed:
         self._observer.again(StepObservation(step=step, fetch=lambda: packed.unpack(fetch(), step=step)))
 
 
-@runtime_checkable
-class InterventionSettings(Protocol):
-    """An intervention with a memory, as settings: every context starts a fresh one."""
-
-    def start(self, model: nn.Module) -> Intervention: ...
-
-
-class _Intervener:
-    """A scope that changes calls and measures nothing."""
-
-    wants_lse = False
-
-    def __init__(self, watch: Watch, intervention: Intervention) -> None:
-        self.watch = watch
-        self.intervention: Intervention | None = intervention
-
-    def describe(self, call: AttentionCall, owner: nn.Module, kind: Kind) -> AttentionCall:
-        return self.watch.describe(call, owner, kind)
-
-    def see(self, seen: Seen) -> None:
-        after = getattr(self.intervention, "see", None)
-        if after is not None:  # an intervention may learn from what happened, for the next step
-            after(seen)
-
-
 @contextmanager
 def observe(
     model: nn.Module,
@@ -211,7 +187,7 @@ def intervene(model: nn.Module, intervention: Intervention | InterventionSetting
             f"intervention is {given!r}; expected a function AttentionCall -> AttentionCall, or settings such as "
             "MaskSinks(top=1)"
         )
-    scope = _Intervener(Watch(model), intervention)
+    scope = Intervener(Watch(model), intervention)
     with registered(model, scope), scope.watch.doors():
         yield intervention
     if scope.watch.forwards and not scope.watch.calls:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinklens.attention.call import AttentionCall
+from sinklens.attention.capture import capturing
 from sinklens.interventions.asking import anchor_of, mask_state
 from sinklens.interventions.memory import Memory
 from sinklens.interventions.ranking import Ranking, Targets, attention_paid, candidates, merge
@@ -73,7 +74,7 @@ class Chooser:
         if plan.scope == "model":
             self._layers[ranking.site.layer] = ranking.pooled()
         else:
-            memory.chosen = self._pick(ranking, memory)
+            memory.chosen = self._pick(ranking, memory).contiguous()
 
     def complete(self, memory: Memory, step: int) -> None:
         """Before a layer goes on to `step`: where all layers share their targets, these are known only now."""
@@ -130,12 +131,14 @@ def _ranking(
     if grows and plan.causal and plan.rank_by == "received":
         sums = {name: memory.add(name, call, value) for name, value in sums.items()}
     assert call.site is not None
+    alone = capturing()  # the sampler's clock stands still there: what it says of masks and blocks would stay for good
     return Ranking(
         site=call.site,
         candidates=candidates(call, paid),
         positions=call.where_keys(),
-        anchor=anchor_of(call, plan.causal),
-        mask_state=mask_state(call),
+        anchor=call.where_queries()[-1:].expand(call.query.shape[0]) if alone else anchor_of(call, plan.causal),
+        mask_state=None if alone else mask_state(call),
         least_viewers=MIN_VIEWERS if plan.rank_by == "received" else 1,
+        clock=memory.clock if alone else None,
         **sums,
     )

@@ -20,7 +20,8 @@ def noise(ranking: Ranking, seed: int | tuple[int, ...]) -> Float[Tensor, "batch
     """
     rows, heads, _ = ranking.scores.shape
     first = _first_positions(ranking)
-    state = mix(row_keys(seed, rows, ranking.positions.device) + int(ranking.site.step))
+    step = int(ranking.site.step) if ranking.clock is None else ranking.clock
+    state = mix(row_keys(seed, rows, ranking.positions.device) + step)
     state = mix(state + ranking.site.layer)[:, None, None]
     state = mix(state + (ranking.positions - first[:, None])[:, None])
     state = mix(state + torch.arange(heads, device=state.device)[:, None])

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from sinklens.attention.call import AttentionCall
+from sinklens.attention.capture import capturing
 from sinklens.interventions.ranking import Denial
 
 
@@ -17,11 +18,10 @@ def drop(call: AttentionCall, denial: Denial) -> AttentionCall | None:
     if call.mask is not None or call.is_causal or denial.spared is not None:
         return None
     batch, heads, _, keys = call.scores.shape
-    counts = denial.listed.sum(-1)
-    lost = int(counts.min())
-    if lost != int(counts.max()):
+    lost = _lost(denial)
+    if lost is None:
         return None
-    kept = (~denial.listed).nonzero()[:, 2].view(batch, heads, keys - lost)
+    kept = denial.listed.to(torch.int8).sort(dim=-1, stable=True).indices[..., : keys - lost]
     rows = torch.arange(batch, device=kept.device)[:, None, None]
     kv_head = (torch.arange(heads, device=kept.device) // call.scores.per_kv)[None, :, None]
     return replace(
@@ -32,3 +32,11 @@ def drop(call: AttentionCall, denial: Denial) -> AttentionCall | None:
         query_positions=call.where_queries(),
         real_keys=None,
     )
+
+
+def _lost(denial: Denial) -> int | None:
+    """How many keys every head loses; None where that differs, or cannot be asked."""
+    if capturing():
+        return denial.each
+    fewest, most = (int(count) for count in denial.listed.sum(-1).aminmax())
+    return fewest if fewest == most else None

@@ -6,7 +6,7 @@ received nothing, is not ranked, comes back, and every second step masks the run
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from sinklens.errors import UsageError
 from sinklens.interventions.ranking import Ranking, Targets
@@ -21,6 +21,7 @@ class MaskSinks(Targeting):
     ('last', 'all')
     """
 
+    steady: ClassVar[bool] = True
     positions: Any = None  # source="fixed": the same canvas positions at every step, in every layer and head
 
     def __post_init__(self) -> None:

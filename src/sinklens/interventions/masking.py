@@ -19,6 +19,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from sinklens.attention.call import AttentionCall
+from sinklens.attention.capture import capturing
 from sinklens.attention.seam import recomputing, scopes_of
 from sinklens.errors import UsageError
 from sinklens.interventions.asking import denied_queries, fills_cache
@@ -26,11 +27,12 @@ from sinklens.interventions.choosing import Chooser, Look
 from sinklens.interventions.dose import Dose, dose_means, overall
 from sinklens.interventions.dropping import drop
 from sinklens.interventions.flow import EPSILON, PARTS, Flow, redistributed
+from sinklens.interventions.graph_runs import GraphRuns
 from sinklens.interventions.memory import Memory, Span
 from sinklens.interventions.plan import Plan
 from sinklens.interventions.ranking import Denial, Ranking, Targets, attention_paid, deny
 from sinklens.interventions.shadow import Shadow
-from sinklens.interventions.views import hide, looks_ahead, one_query
+from sinklens.interventions.views import hide, looks_ahead, one_query, sees_more_than
 from sinklens.types import ModelSpec
 
 Revalue = Callable[[AttentionCall, Tensor], AttentionCall]  # takes the listed keys, [batch, head, key]
@@ -52,6 +54,9 @@ class Settings(Protocol):
     @property
     def drop(self) -> bool: ...
 
+    @property
+    def steady(self) -> bool: ...
+
     def plan(self, causal: bool) -> Plan: ...
 
     def choose(self, ranking: Ranking) -> Targets: ...
@@ -72,6 +77,7 @@ class Masking:
         self._memories: dict[int, Memory] = {}
         self._doses: list[tuple[int, int, int, bool, bool, Tensor]] = []
         self._flows: list[tuple[int, int, int, Tensor]] = []
+        self._graph = GraphRuns()
 
     @property
     def doses(self) -> list[Dose]:
@@ -110,6 +116,8 @@ class Masking:
                 "denied the first time are not known; switch checkpointing off under this intervention"
             )
         memory = self._recall(call)
+        if capturing():
+            return self._capture(call, memory)
         self._refuse_cache(memory)
         clean = self._clean(call, memory)
         if clean is not None and memory.plan.clean_keys and not memory.quiet:
@@ -124,7 +132,53 @@ class Masking:
             self._note(look, memory, denial, changed)
             if memory.plan.source == "previous_step":
                 self._chooser.prepare(look, memory, changed)
+                memory.settle()
         return changed
+
+    def capturable(self) -> bool:
+        """Whether steps under it can be a CUDA graph: all that it decides follows from what the card holds."""
+        settings = self.settings
+        if self._causal is not False or not settings.steady or settings.top is None or settings.follow:
+            return False
+        plan = settings.plan(causal=False)
+        usual = (plan.source, plan.queries, plan.keys, plan.lag) == ("previous_step", "all", "recomputed", 1)
+        return usual and plan.scope != "model" and plan.measure != "shadow" and not plan.once
+
+    def _capture(self, call: AttentionCall, memory: Memory) -> AttentionCall:
+        """The same, written down for the card. What only the next step needs is measured beside the model."""
+        targets = memory.place = memory.targets
+        if targets is None:
+            raise UsageError("a step is captured before anything was ranked; run two steps of the run first")
+        memory.clock = self._graph.clock_on(call.key.device)
+        denial = self._deny(call, targets)
+        changed = self._change(call, memory, denial, targets)
+        if denial.spared is not None and denial.spared.shape[2] > 1:
+            if not memory.plenty:
+                raise UsageError(
+                    f"graph=True while a query sees no more than the {targets.shape[-1]} keys that it may be denied; "
+                    "leave graph out"
+                )
+            denial = replace(denial, spared=None)  # of padding alone, which has no dose
+        with torch.no_grad(), self._graph.beside.branch(call, changed, denial):
+            look = Look(call=call, clean=None, affected=call, paid=attention_paid(call))
+            self._note(look, memory, denial, changed)
+            self._chooser.prepare(look, memory, changed)
+            memory.settle()
+        return changed
+
+    def join(self) -> None:
+        """The forward that is captured ends."""
+        self._graph.beside.join()
+
+    def before_replay(self, step: int) -> None:
+        self._graph.set_clock(step)
+
+    def after_replay(self, step: int) -> None:
+        """The card has run a step: its doses are there."""
+        run = next(iter(self._memories.values())).run
+        for memory in self._memories.values():
+            memory.step = step
+        self._doses += [(run, step, layer, True, *found) for layer, found in self._graph.doses()]
 
     def _choose(self, ranking: Ranking, _memory: Memory) -> Targets:
         return self.settings.choose(ranking)
@@ -145,6 +199,8 @@ class Masking:
         causal = not looks_ahead(call) if self._causal is None else self._causal
         run = 0 if known is None else known.run + 1
         memory = Memory.begin(self.settings.plan(causal), run=run, step=step, call=call)
+        if self.settings.top is not None and self.capturable():
+            memory.plenty = sees_more_than(self.settings.top, call)
         self._cast_shadow(memory.plan)
         self._memories[site.layer] = memory
         return memory
@@ -231,6 +287,9 @@ class Masking:
         place = (memory.run, memory.step, look.call.site.layer)
         means = dose_means(look.affected, look.paid, denial, top=self.settings.top)
         dropped = changed.key.shape[2] < look.call.key.shape[2]
+        if capturing():
+            self._graph.note(look.call.site.layer, dropped, means)
+            return
         self._doses.append((*place, denial is not None, dropped, means))
         if self.settings.follow and denial is not None:
             masked = hide(look.affected, denial.hidden)

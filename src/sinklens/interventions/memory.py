@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinklens.attention.call import AttentionCall
+from sinklens.attention.capture import capturing
 from sinklens.attention.clock import current_step
 from sinklens.interventions.plan import Plan
 from sinklens.interventions.ranking import Targets
@@ -44,6 +45,9 @@ class Memory:
     first: bool = True  # no step of the run was before this one
     targets: Targets | None = None  # of an earlier step, denied at this one
     chosen: Targets | None = None  # at this step
+    place: Targets | None = None  # where a CUDA graph reads what its last run chose
+    clock: Int[Tensor, ""] | None = None  # and the number of its step
+    plenty: bool = False  # every query that counts sees more keys than it may be denied
     denied: dict[int, Targets] = field(default_factory=dict)  # by the position of the query that was the newest
     _choices: list[Targets | None] = field(default_factory=list)  # of the last steps, no more than the lag asks for
     _sums: dict[str, Float[Tensor, "batch _ canvas"]] = field(default_factory=dict)
@@ -93,6 +97,14 @@ class Memory:
             self.targets = self._choices[0] if len(self._choices) == self.plan.lag else None
             self.first = False
         self.step, self.span = step, span
+        if self.place is not None and not capturing():  # a step of its own between two runs of the graph
+            self.targets = self.place.clone()
+
+    def settle(self) -> None:
+        """The choice is made: where a graph runs the next step, it lies where that reads it."""
+        if self.place is not None and self.chosen is not None:
+            self.place.copy_(self.chosen)
+            self.chosen = self.place
 
     def add(
         self, name: str, call: AttentionCall, total: Float[Tensor, "batch heads_or_1 key"]

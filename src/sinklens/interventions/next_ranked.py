@@ -1,6 +1,7 @@
 """A control: the keys that rank behind the sinks, k + 1 to 2k. Nearly as much content, less of the sink."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -11,6 +12,8 @@ from sinklens.interventions.targeting import Targeting
 @dataclass(frozen=True, kw_only=True)
 class NextRanked(Targeting):
     """Settings as for `MaskSinks`."""
+
+    steady: ClassVar[bool] = True
 
     def choose(self, ranking: Ranking) -> Targets:
         sinks = self.sinks(ranking)

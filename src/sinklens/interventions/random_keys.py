@@ -1,7 +1,7 @@
 """The control of `MaskSinks`: as many keys, at the same steps, of the same queries, but drawn at random."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from sinklens.interventions.draws import noise
 from sinklens.interventions.plan import check_seed
@@ -18,6 +18,7 @@ class RandomKeys(Targeting):
     the row plays no part, nor does the padding before it: a prompt has the same draws in every batch.
     """
 
+    steady: ClassVar[bool] = True
     seed: Any = 0  # an integer, or a tuple with one for each row
 
     def __post_init__(self) -> None:

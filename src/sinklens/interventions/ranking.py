@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinklens.attention.call import AttentionCall, Site
+from sinklens.attention.capture import capturing
 from sinklens.interventions.views import views
 from sinklens.kernels.received import Received, received_of
 from sinklens.kernels.uniform import Uniform
@@ -32,6 +33,7 @@ class Ranking:
     anchor: Int[Tensor, " batch"]  # where the model is writing: the block, the first mask, or the newest query
     mask_state: Bool[Tensor, "batch key"] | None = None  # None: nothing is masked, or nobody says so
     least_viewers: int = 1  # a key that fewer queries see is never above a threshold
+    clock: Int[Tensor, ""] | None = None  # the step's number, where a card runs the step alone
 
     def highest(self, count: int) -> Targets:
         """The `count` highest candidates of every head; of equals, the lower position comes first."""
@@ -123,6 +125,7 @@ class Denial:
 
     listed: Bool[Tensor, "batch head key"]
     spared: Bool[Tensor, "batch head rows key"] | None  # None: no query needs to be
+    each: int | None = None  # so many of every head, where that is known without looking
 
     @property
     def hidden(self) -> Bool[Tensor, "batch head rows_or_1 key"]:
@@ -132,20 +135,27 @@ class Denial:
 
 def deny(call: AttentionCall, targets: Targets) -> Denial:
     """Take the keys at `targets` from every query of `call`; a target that is not among its keys is no loss."""
-    rank = ranks(targets, call.where_keys())
-    listed, seen = rank >= 0, views(call)
+    keys, top = call.key.shape[2], targets.shape[-1]
+    rank = ranks(targets, call.where_keys(), width=keys if call.key_positions is None else None)
+    listed = rank >= 0
+    if call.mask is None and not call.is_causal and top < keys:  # all see more than can be taken
+        return Denial(listed=listed, spared=None, each=top if call.real_keys is None and 2 * top <= keys else None)
+    seen = views(call)
     starved = seen.any(-1) & ~(seen & ~listed[:, :, None]).any(-1)
-    if not bool(starved.any()):
+    if not capturing() and not bool(starved.any()):
         return Denial(listed=listed, spared=None)
     seen_ranks = torch.where(seen, rank[:, :, None], -1)
     kept = seen & (rank[:, :, None] == seen_ranks.amax(-1, keepdim=True))
     return Denial(listed=listed, spared=starved[..., None] & kept)
 
 
-def ranks(targets: Targets, positions: Int[Tensor, " key"]) -> Int[Tensor, "batch head key"]:
-    """The rank of every key among the targets, from 0; -1 for the others."""
-    width = int(torch.maximum(targets.amax(), positions.amax())) + 1
+def ranks(
+    targets: Targets, positions: Int[Tensor, " key"], *, width: int | None = None
+) -> Int[Tensor, "batch head key"]:
+    """The rank of every key among the targets, from 0; -1 for the others. width: positions are below it, if known."""
+    if width is None:
+        width = int(torch.maximum(targets.amax(), positions.amax())) + 1
     canvas = targets.new_full((*targets.shape[:2], width + 1), -1)
-    slots = targets.masked_fill(targets < 0, width)  # a slot that no key reads
+    slots = targets.masked_fill((targets < 0) | (targets > width), width)  # a slot that no key reads
     canvas.scatter_(-1, slots, torch.arange(targets.shape[-1], device=targets.device).expand_as(targets))
     return canvas[..., positions]

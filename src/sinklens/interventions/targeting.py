@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -16,6 +16,8 @@ from sinklens.interventions.ranking import Ranking, Targets
 @dataclass(frozen=True, kw_only=True)
 class Targeting(ABC):
     """Settings; None is the family's own choice. Docs: docs/interventions.md."""
+
+    steady: ClassVar[bool] = False  # the choice follows from the ranking and the step's number alone
 
     # What comes from callers is annotated as anything, because it is checked here, with a message.
     top: Any = None  # keys a head, at least 1

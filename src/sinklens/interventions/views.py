@@ -33,6 +33,15 @@ def looks_ahead(call: AttentionCall) -> bool:
     return bool((seen & ahead).any())
 
 
+def sees_more_than(keys: int, call: AttentionCall) -> bool:
+    """True when every real query sees more than so many keys."""
+    seen = views(call)
+    if seen.shape[2] == 1:
+        return bool((seen.sum(-1) > keys).all())
+    enough = (seen.sum(-1) > keys).all(1)
+    return bool((enough if call.real_queries is None else enough | ~call.real_queries).all())
+
+
 def hide(call: AttentionCall, hidden: Bool[Tensor, "batch head rows key"]) -> AttentionCall:
     """The call with minus infinity for the logits of hidden keys."""
     if call.is_causal:  # by place, and SDPA takes either the flag or a mask

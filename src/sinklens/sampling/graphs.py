@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from sinklens.attention.capture import capture
 from sinklens.attention.clock import current_step
+from sinklens.attention.intervener import Repeated, repeats
 from sinklens.attention.observe import Replayed
 from sinklens.attention.seam import Scope, scopes_of
 from sinklens.errors import UsageError
@@ -32,7 +33,7 @@ class _Graph:
     replay: Callable[[], None]
     ids: Int[Tensor, "batch position"]
     logits: Float[Tensor, "batch position vocab"]
-    observers: tuple[Replayed, ...]
+    observers: tuple[Replayed | Repeated, ...]
 
     def run(self, ids: Int[Tensor, "batch position"]) -> Float[Tensor, "batch position vocab"]:
         self.ids.copy_(ids)
@@ -61,8 +62,11 @@ class CapturedModel:
 
     def __call__(self, ids: Any, attention_mask: Any = None) -> Float[Tensor, "batch position vocab"]:
         scopes = scopes_of(self._module)
-        if any(scope.intervention is not None for scope in scopes):
-            raise UsageError("graph=True under an intervention, which decides anew at every step; leave graph out")
+        if any(scope.intervention is not None and not repeats(scope.intervention) for scope in scopes):
+            raise UsageError(
+                "graph=True under an intervention that decides anew at every step; leave graph out (MaskSinks, "
+                "RandomKeys and NextRanked with `top` and their own choices otherwise can be captured)"
+            )
         attention_mask = self._reduced(attention_mask)
         key = (ids.shape, None if attention_mask is None else id(attention_mask), scopes)
         graph = self._graphs.get(key)

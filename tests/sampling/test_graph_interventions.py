@@ -1,0 +1,178 @@
+"""Interventions inside a CUDA graph: the tokens and doses of steps that are launched, and nothing that waits.
+
+Without a card a processor stands in its place: what is captured runs anew at every replay, with the choices lying where
+a graph would read them, and whatever would make a card wait is refused.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import sinklens as sl
+from sinklens.attention import capture
+from sinklens.attention.clock import at_step, current_step
+from sinklens.errors import UsageError
+from sinklens.sampling import generate, graphs
+from sinklens.sampling.graphs import CapturedModel
+
+SAMPLERS = {
+    "tiny-llada": sl.LLaDASampler(steps=12, length=12, block=6),
+    "tiny-dream": sl.DreamSampler(steps=12, length=12, alg="entropy"),
+}
+PROMPTS = ["Question: Mia has 12 apples. She finds 5 more.", "Question: Tom has 3 pens."]
+CAPTURED: dict[str, Callable[[], Any]] = {
+    "one sink": lambda: sl.MaskSinks(top=1),
+    "five sinks, dropped": lambda: sl.MaskSinks(top=5, drop=True),
+    "by layer": lambda: sl.MaskSinks(top=2, scope="layer"),
+    "after the mask": lambda: sl.MaskSinks(top=2, measure="after"),
+    "random keys": lambda: sl.RandomKeys(top=3, seed=5),
+    "random keys, a seed a row": lambda: sl.RandomKeys(top=1, seed=(5, 6), drop=True),
+    "next ranked": lambda: sl.NextRanked(top=3),
+    "value zero": lambda: sl.ZeroValue(top=1),
+    "value mean": lambda: sl.MeanValue(of=sl.RandomKeys(top=2)),
+}
+LAUNCHED: dict[str, Callable[[], Any]] = {
+    "epsilon": lambda: sl.MaskSinks(epsilon=3),
+    "fixed": lambda: sl.MaskSinks(positions=[0]),
+    "same step": lambda: sl.MaskSinks(top=1, source="same_step"),
+    "same input": lambda: sl.MaskSinks(top=1, source="same_input"),
+    "whole model": lambda: sl.MaskSinks(top=1, scope="model"),
+    "clean keys": lambda: sl.MaskSinks(top=1, keys="cached"),
+    "masked queries": lambda: sl.MaskSinks(top=1, queries="masked"),
+    "followed": lambda: sl.MaskSinks(top=1, follow=True),
+    "stale": lambda: sl.StaleStep(top=1, lag=3),
+    "a function": lambda: lambda call: call,
+}
+WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "lift_fresh"}
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses whatever asks for a value, or makes a tensor out of the host's numbers."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        assert name not in WAITING, name
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps that were run as a graph."""
+    replayed: list[int] = []
+
+    @contextmanager
+    def under_way() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(capture, "_under_way", True)
+            yield
+
+    def pretend(self: CapturedModel, ids: Any, attention_mask: Any, scopes: Any) -> Any:
+        self._refuse_partial(scopes)
+        place, step = ids.clone(), current_step()
+        memories = [memory for scope in scopes for memory in scope.intervention._memories.values()]
+        before = [memory.chosen.clone() for memory in memories]
+        with under_way(), NoWaiting():
+            logits = self.model(place, attention_mask=attention_mask).clone()
+        for memory, value in zip(memories, before, strict=True):  # nothing has run yet
+            memory.place.copy_(value)
+
+        def replay() -> None:
+            for memory in memories:
+                memory.step = int(step)
+            with at_step(step), under_way():  # as it was captured, the host's clock included
+                logits.copy_(self.model(place, attention_mask=attention_mask))
+            replayed.append(1)
+
+        observers = tuple(scope.captured() for scope in scopes)
+        return graphs._Graph(replay=replay, ids=place, logits=logits, observers=observers)
+
+    monkeypatch.setattr(generate, "captured", CapturedModel)
+    monkeypatch.setattr(CapturedModel, "_capture", pretend)
+    monkeypatch.setattr(capture.Beside, "branch", lambda self, *held: nullcontext())
+    return replayed
+
+
+def doses(lab: Any) -> list[tuple[Any, ...]]:
+    return [(dose.run, dose.step, dose.layer, dose.masked, dose.dropped) for dose in lab.doses]
+
+
+def assert_the_same(model: Any, name: str, prompts: list[str], settings: Callable[[], Any]) -> None:
+    made, labs = [], []
+    for graph in (False, True):
+        with sl.intervene(model, settings()) as lab:
+            made.append(sl.generate(model, prompts, SAMPLERS[name], graph=graph).canvases)
+            made.append(sl.generate(model, prompts[:1] * len(prompts), SAMPLERS[name], graph=graph).canvases)
+        labs.append(lab)
+    assert torch.equal(made[0], made[2]) and torch.equal(made[1], made[3])
+    assert doses(labs[0]) == doses(labs[1]) and {dose.run for dose in labs[1].doses} == {0, 1}
+    for ours, theirs in zip(labs[1].doses, labs[0].doses, strict=True):
+        assert (ours.removed, ours.largest, ours.keys) == pytest.approx(
+            (theirs.removed, theirs.largest, theirs.keys), rel=1e-3, abs=1e-5
+        )
+
+
+@pytest.mark.parametrize("kind", CAPTURED)
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_choices_lie_where_the_next_run_reads_them(name: str, kind: str, card: list[int]) -> None:
+    prompts = PROMPTS if "row" in kind else PROMPTS[:1]
+    assert_the_same(sl.load(name), name, prompts, CAPTURED[kind])
+    assert len(card) == 2 * (12 - graphs.WARM)
+
+
+@pytest.mark.parametrize("kind", ["one sink", "random keys, a seed a row"])
+def test_rows_behind_padding(kind: str, card: list[int]) -> None:
+    assert_the_same(sl.load("tiny-llada"), "tiny-llada", PROMPTS, CAPTURED[kind])
+    assert card
+
+
+@pytest.mark.parametrize("kind", LAUNCHED)
+def test_what_is_decided_on_the_host_is_refused(kind: str, card: list[int]) -> None:
+    model = sl.load("tiny-llada")
+    refused = pytest.raises(UsageError, match="graph=True under an intervention that decides anew at every step")
+    with sl.intervene(model, LAUNCHED[kind]()), refused:
+        sl.generate(model, PROMPTS[:1], SAMPLERS["tiny-llada"], graph=True)
+    assert not card
+
+
+def test_a_step_of_its_own_between_two_runs() -> None:
+    """What the host chooses reaches the graph, and the other way round."""
+    from sinklens.interventions.memory import Memory, Span
+
+    plan = sl.MaskSinks(top=1).plan(causal=False)
+    span = Span(rows=1, heads=2, first=0, end=4, keys=4)
+    memory = Memory(
+        plan=plan, run=0, step=1, span=span, masked_at_first=None, real_at_first=None, prompt_end=4, first=False
+    )
+    memory.chosen = memory.place = torch.tensor([[[1], [2]]])
+    memory.advance(2, span)
+    assert memory.targets is not None and memory.targets.tolist() == [[[1], [2]]]
+    memory.chosen = torch.tensor([[[3], [0]]])
+    memory.settle()
+    assert memory.chosen is memory.place and memory.place.tolist() == [[[3], [0]]]
+    assert memory.targets.tolist() == [[[1], [2]]]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", CAPTURED)
+@pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS], ids=["alone", "padded"])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_same_tokens_and_doses_on_a_card(name: str, prompts: list[str], kind: str) -> None:
+    if "row" in kind and len(prompts) == 1:
+        pytest.skip("two seeds for one row")
+    assert_the_same(sl.load(name, device="cuda", dtype=torch.float32), name, prompts, CAPTURED[kind])
+
+
+@pytest.mark.gpu
+def test_observed_under_an_intervention() -> None:
+    model = sl.load("tiny-llada", device="cuda", dtype=torch.float32)
+    seen = []
+    for graph in (False, True):
+        with sl.intervene(model, sl.MaskSinks(top=1)), sl.observe(model) as found:
+            sl.generate(model, PROMPTS[:1], SAMPLERS["tiny-llada"], graph=graph)
+        seen.append(found)
+    for ours, theirs in zip(seen[1].steps, seen[0].steps, strict=True):
+        torch.testing.assert_close(ours.received, theirs.received, atol=1e-4, rtol=1e-4)
