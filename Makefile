@@ -112,7 +112,7 @@ bench-gpu:
 	PYTHONPATH=src $(PYTHON) benchmarks/observe_gpu.py
 	PYTHONPATH=src $(PYTHON) benchmarks/observe_gpu.py --shape dream --lengths 192,1024,4096
 	PYTHONPATH=src $(PYTHON) benchmarks/observe_gpu.py --batch 8 --lengths 192,1024
-	PYTHONPATH=src $(PYTHON) benchmarks/observe_gpu.py --variants mask --modes eager --lengths 1024
+	PYTHONPATH=src $(PYTHON) benchmarks/observe_gpu.py --variants mask,drop --lengths 1024
 	PYTHONPATH=src $(PYTHON) benchmarks/trace_gpu.py
 	PYTHONPATH=src $(PYTHON) benchmarks/samplers_gpu.py
 	PYTHONPATH=src $(PYTHON) benchmarks/masking.py --device cuda

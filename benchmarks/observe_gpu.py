@@ -1,7 +1,7 @@
 """What observing and masking cost on a GPU: one denoising step of a model of an 8B shape, random bf16 weights.
 
     PYTHONPATH=src python3 benchmarks/observe_gpu.py [--shape llada|dream] [--lengths 192,512,...] [--batch 1]
-        [--variants received,groups,norms,mask] [--json FILE]
+        [--variants received,groups,norms,mask,drop] [--json FILE]
 
 For each sequence length and variant: the median time of a plain step and of the other one, interleaved in the same run,
 their ratio with the lowest and highest of the medians of five blocks, and the peak memory that is added. "eager": both
@@ -11,7 +11,8 @@ included.
     received   attention received by every key
     groups     the same, told apart by masked and unmasked queries; relative to `received`
     norms      with norms of keys, values and outputs; relative to `received`
-    mask K     the top K keys of every head hidden (MaskSinks); relative to `received`; eager only
+    mask K     the top K keys of every head hidden (MaskSinks); relative to `received`
+    drop K     the same keys dropped from the call
 """
 
 import argparse
@@ -107,6 +108,7 @@ def variants(model: DiffusionTransformer, names: list[str]) -> dict[str, tuple[E
     }
     for top in (1, 5, 10):
         known[f"mask {top}"] = (lambda top=top: sl.intervene(model, sl.MaskSinks(top=top)), "received")
+        known[f"drop {top}"] = (lambda top=top: sl.intervene(model, sl.MaskSinks(top=top, drop=True)), "received")
     wanted = [name for name in known if name.split()[0] in names]
     return {name: known[name] for name in known if name in wanted or name == "received"}
 
@@ -171,8 +173,6 @@ def main() -> None:
         for mode in chosen.modes.split(","):
             for length in map(int, chosen.lengths.split(",")):
                 ways = variants(model, chosen.variants.split(","))
-                if mode == "graph":
-                    ways = {name: way for name, way in ways.items() if not name.startswith("mask")}
                 for row in measure(model, length, chosen.batch, ways, graph=mode == "graph"):
                     rows.append({"shape": chosen.shape} | row)
                     print(

@@ -1,6 +1,6 @@
-"""What tracing costs on a GPU: a LLaDA-8B of random bf16 weights, 192 tokens (64 prompt, 128 generated), 64 steps.
+"""What tracing costs on a GPU: a LLaDA-8B of random bf16 weights, a prompt of 64 tokens, 128 to generate.
 
-    PYTHONPATH=src python3 benchmarks/trace_gpu.py [--layers 32] [--steps 128]
+    PYTHONPATH=src python3 benchmarks/trace_gpu.py [--layers 32] [--steps 128] [--modes graph,eager]
 
 Milliseconds a step of plain generation and of tracing in the same run, the ratio of whole runs, and the size on disk;
 with steps launched by the host, and as a CUDA graph on both sides. A traced run counts from its first step to its last
@@ -30,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--steps", type=int, default=128)
+    parser.add_argument("--modes", default="graph,eager")
     chosen = parser.parse_args()
     model = random_model("llada", chosen.layers)
     prompt = torch.randint(0, 126000, (1, 64), generator=torch.Generator().manual_seed(0)).tolist()
@@ -37,7 +38,7 @@ def main() -> None:
     short = sl.LLaDASampler(steps=8, length=128, block=32)
     print(f"hashing the weights: {timed(lambda: hash_weights(model)):.1f} s")
     with tempfile.TemporaryDirectory() as scratch:
-        for graph in (False, True):
+        for graph in (mode == "graph" for mode in chosen.modes.split(",")):
             sl.generate(model, prompt, short, graph=graph)  # warm
             sl.trace(model, prompt, short, to=Path(scratch) / f"warm-{graph}", graph=graph)
             plain = timed(lambda graph=graph: sl.generate(model, prompt, sampler, graph=graph))

@@ -57,7 +57,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     texts = {item.prompt: item.answer if item.index != 1 else "#### 12345" for item in items}
     asked: list[list[str]] = []
 
-    def generate(model: Any, prompts: list[str], sampler: Any) -> sl.Generation:
+    def generate(model: Any, prompts: list[str], sampler: Any, *, graph: bool) -> sl.Generation:
+        assert not graph
         asked.append(prompts)
         return written(model, prompts, texts)
 
@@ -256,3 +257,24 @@ def test_the_batch_decides_where_rows_wait_for_each_other() -> None:
 def test_examples_are_for_prompts_that_have_them() -> None:
     with pytest.raises(UsageError, match="shots=3 with task 'humaneval', whose prompts have none; leave it out"):
         Answering(task="humaneval", data="x", shots=3)
+
+
+def test_steps_are_graphs_where_they_can_be(monkeypatch: pytest.MonkeyPatch, llada: Any) -> None:
+    asked: list[bool] = []
+
+    def generate(model: Any, prompts: list[str], sampler: Any, *, graph: bool) -> sl.Generation:
+        asked.append(graph)
+        return written(model, prompts, dict.fromkeys(prompts, "#### 1"))
+
+    monkeypatch.setattr(module, "generate", generate)
+    quick = replace(SHORT, graph=True)
+    for condition in (Condition(), Condition(choose="sinks", top=1), Condition(choose="sinks", epsilon=3.0)):
+        answer_problems(llada, problems(SHORT, 1), condition, quick)
+    answer_problems(sl.load("tiny-llama"), problems(SHORT, 1), Condition(), quick)
+    assert asked == [True, True, False, False]
+    assert quick.fingerprint == SHORT.fingerprint
+
+
+def test_a_graph_needs_a_card(llada: Any) -> None:
+    with pytest.raises(UsageError, match="graph=True on cpu"):
+        answer_problems(llada, problems(SHORT, 1), Condition(), replace(SHORT, graph=True))

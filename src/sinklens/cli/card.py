@@ -64,6 +64,7 @@ def card(
     block: options.Block = None,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="Problems at a time.")] = 32,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the random keys and of the trace.")] = 0,
+    graph: options.Graph = False,
     unsafe: options.Unsafe = False,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -90,6 +91,7 @@ def card(
 
     answering = Answering(
         task=task or TASK, split=split, data=None if data is None else str(data), steps=steps, batch=batch, seed=seed,
+        graph=graph,
         unsafe=unsafe,
     )  # fmt: skip
     loaded = _load(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
@@ -210,7 +212,8 @@ def _tracing(model: Any, answering: Any, prompts: list[Any]) -> Any:
     from sinklens.evaluation.answering import sampler_of
     from sinklens.recording.plan import plan_trace
 
-    return plan_trace(model, prompts, sampler_of(model, answering), seed=answering.seed)
+    graph = answering.graph and not model.spec.causal
+    return plan_trace(model, prompts, sampler_of(model, answering), seed=answering.seed, graph=graph)
 
 
 def _prompts(answering: Any, chunks: Any, *, file: str | None, count: int) -> list[Any]:

@@ -58,6 +58,7 @@ def evaluate(
     dtype: options.Dtype = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    graph: options.Graph = False,
     unsafe: options.Unsafe = False,
     to: Annotated[
         Path | None,
@@ -92,6 +93,7 @@ def evaluate(
             seed=seed,
             threshold=threshold,
             stop_at_eos=bool(stop_at_eos),
+            graph=graph,
             unsafe=unsafe,
             **size_of(name, loaded, length=length, block=block),
         )

@@ -103,6 +103,7 @@ def mask(
         Path | None,
         typer.Option(metavar="DIR", help="The folder of the experiment.", show_default="a new one, runs/mask-N"),
     ] = None,
+    graph: options.Graph = False,
     unsafe: options.Unsafe = False,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -149,6 +150,7 @@ def mask(
             steps=steps,
             batch=batch,
             seed=seed,
+            graph=graph,
             unsafe=unsafe,
             **size_of(name, sized, length=length, block=block),
         )

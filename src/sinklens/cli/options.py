@@ -98,6 +98,9 @@ TrustRemoteCode = Annotated[
         help="Allow a model's own Python code to run (never needed for LLaDA, Dream, MMaDA).",
     ),
 ]
+Graph = Annotated[
+    bool, typer.Option("--graph", metavar="", help="Steps as a CUDA graph (diffusion models on a GPU): faster.")
+]
 Unsafe = Annotated[
     bool, typer.Option("--unsafe", metavar="", help="Run programs that a model wrote without a sandbox.")
 ]

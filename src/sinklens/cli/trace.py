@@ -58,9 +58,7 @@ def trace(
     exact: Annotated[
         bool, typer.Option("--exact", metavar="", help="Store float32 as measured, not rounded to 12 bits.")
     ] = False,
-    graph: Annotated[
-        bool, typer.Option("--graph", metavar="", help="Steps as a CUDA graph (diffusion models on a GPU): faster.")
-    ] = False,
+    graph: options.Graph = False,
     name: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What figures call it.", show_default="the model's name")
     ] = None,

@@ -16,6 +16,7 @@ from math import isnan
 from types import MappingProxyType
 from typing import Any
 
+from sinklens.attention.intervener import repeats
 from sinklens.attention.observe import intervene
 from sinklens.errors import UsageError, choose
 from sinklens.evaluation.conditions import Condition
@@ -79,6 +80,7 @@ class Answering:
     seed: int = 0  # of random controls
     threshold: float | None = None  # LLaDA and MMaDA: commit every position more confident than this
     stop_at_eos: bool = False  # LLaDA and MMaDA
+    graph: bool = False  # steps as CUDA graphs where they can be one: decides the speed alone
     unsafe: bool = False  # run programs that the model wrote without a sandbox, where there is none
 
     def __post_init__(self) -> None:
@@ -106,7 +108,7 @@ class Answering:
         The data by their content, wherever they lie.
         """
         # With a threshold a row waits for its neighbours at the end of a block: its steps and draws depend on them.
-        left_out = ("unsafe",) if self.threshold is not None else ("batch", "unsafe")
+        left_out = ("graph", "unsafe") if self.threshold is not None else ("batch", "graph", "unsafe")
         told = {name: value for name, value in self.as_dict().items() if name not in left_out}
         return told if self.data is None else told | {"data": content_hash(self.data)}
 
@@ -212,7 +214,8 @@ def answer_batch(
     settings = condition.intervention(seed=answering.seed, problems=tuple(item.index for item in items), follow=follow)
     began = time.perf_counter()
     with nullcontext() if settings is None else intervene(model, settings) as lab:
-        out = generate(model, [item.prompt for item in items], sampler)
+        graph = answering.graph and _repeats(model, condition, lab)
+        out = generate(model, [item.prompt for item in items], sampler, graph=graph)
     seconds = time.perf_counter() - began
     doses = [] if lab is None else lab.doses
     shared = {
@@ -230,6 +233,11 @@ def answer_batch(
     texts, counts = out.text or [], out.lengths.tolist()
     rows = [_ordered(shared | answer) for answer in _answers(items, texts, answering, tokens=counts)]
     return Answered(rows=rows, seconds=seconds, flows=[] if lab is None else lab.flows)
+
+
+def _repeats(model: LanguageModel, condition: Condition, lab: object) -> bool:
+    """Whether all steps are alike, so that a card can run them alone."""
+    return not model.spec.causal and condition.refresh is None and (lab is None or repeats(lab))
 
 
 def _answers(

@@ -90,7 +90,7 @@ class Job:
 
     def as_dict(self) -> dict[str, Any]:
         """What decides the rows, as JSON holds it. The batch does: the dose is measured over one."""
-        answering = {name: value for name, value in self.answering.as_dict().items() if name != "unsafe"}
+        answering = {name: value for name, value in self.answering.as_dict().items() if name not in ("graph", "unsafe")}
         condition = self.condition.as_dict()
         if self.condition.epsilon is not None:
             condition["epsilon"] = float(self.condition.epsilon)  # 3 and 3.0 are one threshold
