@@ -21,6 +21,8 @@ Table = dict[float, dict[float, tuple[float, float]]]  # by SNR and alpha: accur
 
 def read_table(result: Path) -> Table:
     table: Table = {}
+    if not result.is_file():
+        raise SystemExit(f"there is no {result}; expected the result.json of `sinklens select evaluate --snr ...`")
     for cell in json.loads(result.read_text("utf-8"))["cells"]:
         if cell["method"] == "gate" and cell["channel"] == "awgn":
             found = cell["accuracy"]["value"], cell["rate"] + cell["side_rate"]
@@ -49,11 +51,12 @@ if __name__ == "__main__":
     parser.add_argument("--target", type=float, default=0.1, help="channel uses per value of the image")
     asked = parser.parse_args()
     table, draws = read_table(asked.result), random.Random(0)
+    print("rho: channel uses per value of the image, with what says which tokens were sent")
     for mean in (0.0, 10.0, 20.0):
         snrs = [draws.gauss(mean, 2.5) for _ in range(10_000)]
         taken = control(table, snrs, target=asked.target)
         right, spent = zip(*(at(table, snr)[alpha] for snr, alpha in zip(snrs, taken, strict=True)), strict=True)
         shares = ", ".join(f"{alpha:g}: {n / len(taken):.0%}" for alpha, n in sorted(Counter(taken).items()))
-        print(
-            f"{mean:3.0f} dB: rho {fmean(spent):.4f} of {asked.target:g}, accuracy {fmean(right):.3f}; alpha {shares}"
-        )
+        rho = fmean(spent)
+        met = "" if rho <= 1.01 * asked.target else " (not met: the smallest budget takes more)"
+        print(f"{mean:3.0f} dB: rho {rho:.4f} of {asked.target:g}{met}, accuracy {fmean(right):.3f}; alpha {shares}")

@@ -12,6 +12,9 @@
 A message holds three things: what came, what is accepted, what to do.
 """
 
+from reprlib import repr as shortened
+from typing import Any
+
 
 class SinklensError(Exception):
     """Root of the tree: `except SinklensError` catches what sinklens refuses, and no bug."""
@@ -41,13 +44,14 @@ class VerificationError(SinklensError, RuntimeError):
     """A reference implementation that disagrees, or that could not be run."""
 
 
-def choose(what: str, value: str, accepted: tuple[str, ...]) -> str:
+def choose(what: str, value: Any, accepted: tuple[str, ...]) -> str:
     """`value` if it is one of `accepted`, else a UsageError that lists them.
 
     >>> choose("impl", "chunked", ("reference", "chunked"))
     'chunked'
     """
-    if value not in accepted:
+    if not isinstance(value, str) or value not in accepted:
         names = ", ".join(repr(name) for name in accepted)
-        raise UsageError(f"unknown {what} {value!r}; expected one of {names}")
+        came = repr(value) if isinstance(value, str) else shortened(value)  # from a file, it may be anything
+        raise UsageError(f"unknown {what} {came}; expected one of {names}")
     return value

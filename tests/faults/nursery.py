@@ -70,8 +70,13 @@ class Run:
     def wait(self) -> Ended:
         status = self.nursery.ask({"wait": self.pid})["status"]
         seconds = time.monotonic() - self.began
-        texts = {name: (self.files / name).read_text("utf-8", "replace") for name in ("stdout", "stderr")}
+        texts = {name: _text(self.files / name) for name in ("stdout", "stderr")}
         return Ended(code=os.waitstatus_to_exitcode(status), seconds=seconds, **texts)
+
+
+def _text(path: Path) -> str:
+    """What a process wrote; one that was killed at once has not even made the file."""
+    return path.read_text("utf-8", "replace") if path.exists() else ""
 
 
 class Nursery:

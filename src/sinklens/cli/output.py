@@ -63,6 +63,8 @@ def print_json(document: Mapping[str, Any]) -> None:
 def prepare_folder(folder: Path) -> None:
     """Make the folder of `--to` and try it, before any work is done for it."""
     probe = folder / ".sinklens.part"
+    if folder.is_file():
+        raise UsageError(f"{folder} is a file; give a folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()

@@ -17,6 +17,7 @@ from sinklens.cli.select_parts import (
     device_of,
     import_selection,
     load_data,
+    refuse_other_classes,
     selector_folder,
     taken_by,
 )
@@ -98,8 +99,11 @@ def evaluate(
     selector = load_selector(model, device=device_of(device))
     if fading is not None and selector.codec is None:
         raise UsageError("--fading with a model that has no codec; train one with --set codec_rate=0.5, or use --snr")
-    used = data or str(about(selector_folder(model)).get("data", "fashion"))
-    pictures = load_data(used, split=split, limit=images, seed=seed, fit=fit, **taken_by(selector))
+    told = about(selector_folder(model))
+    pictures = load_data(
+        data or str(told.get("data", "fashion")), split=split, limit=images, seed=seed, fit=fit, **taken_by(selector)
+    )
+    refuse_other_classes(list(told.get("classes", ())), list(pictures.classes))
     if len(pictures) < images:
         note(f"{pictures.name} has {len(pictures):,} images, fewer than {images:,}: all of them count")
     experiment = SelectionExperiment(

@@ -1,5 +1,6 @@
 """What the commands of `select` share: options, models, images, devices."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,6 +54,19 @@ def about(folder: Path) -> dict[str, Any]:
     from sinklens.models.fields import read_json
 
     return dict(read_json(folder / DATA)) if (folder / DATA).is_file() else {}
+
+
+def refuse_other_classes(known: Sequence[str], found: Sequence[str]) -> None:
+    """The classes of a model and of images, by name; where one has no names, nothing is known."""
+    if known and found and list(known) != list(found):
+        raise UsageError(
+            f"the model was trained on {_some(known)}, the images are of {_some(found)}; give images of its classes, "
+            "in folders of the same names"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def device_of(name: str | None) -> str:

@@ -57,6 +57,7 @@ def show(
     from sinklens.cli.output import fresh_folder, prepare_folder, print_json
     from sinklens.evaluation.selection_cells import check_alpha, parse_floats
     from sinklens.evaluation.selection_maps import token_maps
+    from sinklens.report.card_numbers import plural
     from sinklens.report.selection_maps import write_maps
     from sinklens.report.selection_page import write_selection_page
     from sinklens.selection.folder import load_selector
@@ -85,7 +86,7 @@ def show(
     if json:
         print_json({"to": str(folder), "page": str(page), "maps": [str(path) for path in written]})
     else:
-        print(f"{len(written)} token maps and {PAGE} are in {folder}")
+        print(f"{plural(len(written), 'token map')} and {PAGE} are in {folder}")
     if open_page:
         import webbrowser
 

@@ -22,7 +22,8 @@ from typing import Any
 
 from sinklens.errors import UsageError
 from sinklens.evaluation import denoising_norms, key_norms, peaks
-from sinklens.evaluation.store import differences, read_batch
+from sinklens.evaluation.row_files import read_batch
+from sinklens.evaluation.store import differences
 from sinklens.files import is_unfinished, written_whole
 from sinklens.locks import LOCK, writing_alone
 from sinklens.recording.identity import describe_model, describe_sampler, hash_json

@@ -20,7 +20,7 @@ from sinklens.errors import UsageError
 from sinklens.evaluation.conditions import CHOICES, Condition, parse_condition
 from sinklens.evaluation.grid import CHANGED, settings_of
 from sinklens.evaluation.outcomes import Outcomes
-from sinklens.evaluation.store import read_batch
+from sinklens.evaluation.row_files import read_batch
 
 MEASURED = ("dose", "keys_removed", "tokens", "steps")  # of a row: averaged over a cell
 COLUMNS = ("model", "causal", "task", "split", "condition", "problem", "right", *MEASURED)

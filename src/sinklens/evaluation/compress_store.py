@@ -16,7 +16,8 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
 
-from sinklens.evaluation.store import Store, read_batch
+from sinklens.evaluation.row_files import read_batch
+from sinklens.evaluation.store import Store
 from sinklens.files import written_whole
 
 _CELL = {

@@ -22,6 +22,7 @@ from typing import Any
 from sinklens.errors import SinklensError, UsageError
 from sinklens.evaluation.answering import ROW
 from sinklens.evaluation.conditions import Condition
+from sinklens.evaluation.row_files import read_batch
 from sinklens.files import write_json, written_whole
 from sinklens.locks import LOCK, writing_alone
 
@@ -176,13 +177,6 @@ class Store:
         files = sorted((self.folder / name).glob("*.parquet"))
         tables = [read_batch(path, wanted.names) for path in files]
         return pa.concat_tables(tables) if tables else wanted.empty_table()
-
-
-def read_batch(path: Path, columns: Sequence[str] | None = None) -> Any:
-    """One file of rows. In this thread alone: where memory is short, one that cannot start is waited for in vain."""
-    import pyarrow.parquet as pq
-
-    return pq.read_table(path, columns=columns, partitioning=None, use_threads=False)
 
 
 def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sinklens.report.card_numbers import plural
 from sinklens.report.columns import columns
 from sinklens.report.selection_figures import (
     draw_accuracy,
@@ -78,8 +79,9 @@ def sentences(result: Result) -> list[str]:
     gap = result["calibration"]["largest_gap"]
     if gap is not None:
         low, high = result["calibration"]["over"]
-        count = sum(low <= point["alpha"] <= high for point in result["calibration"]["points"])
-        found.append(f"Kept shares follow alpha within {gap:.3f}, at {count} budgets from {low:g} to {high:g}.")
+        there = [point["alpha"] for point in result["calibration"]["points"] if low <= point["alpha"] <= high]
+        budgets = f"{plural(len(there), 'budget')} from {min(there):g} to {max(there):g}"
+        found.append(f"Kept shares follow alpha within {gap:.2g}, at {budgets}.")
     counted = [one for one in result["monotone"] if one["pairs"]]
     if counted:
         first, later = counted[0], counted[1:]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sinklens.report.masking_marks import handle, legend, mark_point, sign, spread
+from sinklens.report.masking_marks import handle, legend, mark_point, sign
 from sinklens.report.style import COLUMN, PAGE, line_style, new_figure, panels
 
 Result = Mapping[str, Any]
@@ -28,7 +28,6 @@ NAMES = {
     "key_norm": "low key norm", "key_norm_high": "high key norm", "cls": "attention of cls", "avit": "A-ViT score",
     "tome": "ToMe",
 }  # fmt: skip
-BESIDE = 0.06  # of an axis from 0 to 1: how far lines stand beside each other, for their intervals to be seen
 BOLD = 1.9  # points: the gates' line, which the others are compared with
 LINE = {"color": "#888888", "linewidth": 0.7, "linestyle": (0, (2, 2)), "zorder": 0}
 
@@ -90,7 +89,6 @@ def _accuracies(result: Result, methods: Sequence[str]) -> Any | None:
                 over_wire(result, method),
                 name,
                 number,
-                beside=BESIDE * spread(number, len(methods)),
                 join=method != FIXED,
                 bold=method == GATE,
             )
@@ -175,7 +173,6 @@ def draw_foreground(result: Result) -> Any | None:
                 "kept",
                 number,
                 value=name,
-                beside=BESIDE * spread(number, len(methods)),
                 join=method != FIXED,
                 bold=method == GATE,
             )
@@ -215,12 +212,11 @@ def _line(
     number: int,
     *,
     value: str = "accuracy",
-    beside: float = 0.0,
     join: bool = True,
     bold: bool = False,
 ) -> None:
     """Points with their intervals; without `join` hollow ones, each of a model of its own."""
-    style, places = line_style(number), [cell[x] + beside for cell in cells]
+    style, places = line_style(number), [cell[x] for cell in cells]
     if join:
         axis.plot(places, [cell[value]["value"] for cell in cells], linewidth=BOLD if bold else None, **style)
     for place, cell in zip(places, cells, strict=True):

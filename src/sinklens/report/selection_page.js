@@ -94,10 +94,10 @@ function readState(maps) {
   const whole = (text, end) => (/^\d+$/.test(text ?? "") && Number(text) < end ? Number(text) : 0);
   const nearest = (to) =>
     maps.alphas.reduce((best, one, at) => (Math.abs(one - to) < Math.abs(maps.alphas[best] - to) ? at : best), 0);
-  const alpha = Number.parseFloat(said.get("alpha") ?? "0.3");
+  const alpha = Number.parseFloat(said.get("alpha") ?? "0.5");
   return {
     image: whole(said.get("image"), maps.images),
-    alpha: nearest(Number.isFinite(alpha) ? alpha : 0.3),
+    alpha: nearest(Number.isFinite(alpha) ? alpha : 0.5),
     view: said.get("view") === "needed" ? "needed" : "kept",
   };
 }
@@ -206,7 +206,7 @@ class SelectionView {
     const truth = label === null ? "" : best === label ? ", which is right" : `, but it is ${maps.name(label)}`;
     this.said.textContent =
       `${maps.names[state.image]}: ${maps.name(best)}, ${percent(chance)}${truth}. ` +
-      `${maps.sent[at]} tokens are sent; ${percent(maps.macs[at])} of the multiply-accumulates.`;
+      `${maps.sent[at]} tokens are sent, those that are no patches included; ${percent(maps.macs[at])} of the multiply-accumulates.`;
     this.classes.replaceChildren(
       ...ranking.slice(0, SHOWN).flatMap(([number, share]) => {
         const bar = make("meter", { min: 0, max: 1, value: share, "aria-label": maps.name(number) });

@@ -83,8 +83,8 @@ def training_section(trainings: Sequence[Training]) -> str:
             ]
         )
     said = "All have the same number of steps" if len(steps) == 1 else "The number of steps differs"
-    text = f"{said}. Each is one training, without a tuning trial of its own. The last columns are means over the last "
-    text += "steps that were logged, at the budgets of the training.\n\n"
+    text = f"{said}. Each is one training; nothing was tuned but how gates start (below). The last columns are means "
+    text += "over the last steps that were logged, at the budgets of the training.\n\n"
     text += markdown(("model", "differs in", "steps x images", "task loss", "accuracy in training"), rows)
     return f"{text}\n```\n" + "\n".join(f"{one.command} --to {one.name}" for one in trainings) + "\n```\n"
 

@@ -19,7 +19,7 @@ ENDINGS = (".png", ".jpg", ".jpeg")
 MOST_PIXELS = 2**26  # of one image: more is taken for an attack
 MODES = {1: "L", 3: "RGB"}
 GREY, COLOUR = ("L", "1"), ("RGB", "P")  # modes that convert to one or three channels of 8 bits without loss
-FIT = "convert it, or have it fitted (fit=True)"
+FIT = "convert it, or have it fitted (fit=True, --fit)"
 
 Pixels = UInt8[np.ndarray, "channel height width"]
 
