@@ -177,6 +177,10 @@ def wrong(tmp_path: Path) -> Path:
     Image.new("RGBA", (16, 16)).save(tmp_path / "clear.png")
     (tmp_path / "corrupt.png").write_bytes(b"\x89PNG\r\n\x1a\n and then nothing")
     (tmp_path / "empty" / "class").mkdir(parents=True)
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(10):
+            Image.new("L", (16, 16)).save(tmp_path / "pets" / name / f"{number}.png")
     return tmp_path
 
 
@@ -194,8 +198,13 @@ def wrong(tmp_path: Path) -> Path:
         (("evaluate", "MODEL", "--trained", "MODEL"), "has gates; expected a model trained with --set ranking=random"),
         (("evaluate", "nowhere"), "no folder 'nowhere'; expected the folder of a trained selector"),
         (("evaluate", "MODEL", "--data", "empty"), "has no PNG or JPEG image"),
+        (
+            ("evaluate", "MODEL", "--data", "pets"),
+            "was trained on above, below, the images are of cat, dog; give images of its classes",
+        ),
         (("evaluate", "MODEL", "--data", "nothing"), "there are no images 'nothing'"),
         (("evaluate", "MODEL", "--device", "toaster"), "--device toaster: "),
+        (("show", "MODEL", "--to", "large.png"), "large.png is a file; give a folder"),
         (("show", "MODEL", "--image", "large.png"), "has 20 x 20 pixels; expected 16 x 16"),
         (("show", "MODEL", "--image", "clear.png"), "has the mode RGBA, with transparency; expected 1 channel"),
         (("show", "MODEL", "--image", "corrupt.png"), "corrupt.png is "),

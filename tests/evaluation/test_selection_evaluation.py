@@ -473,3 +473,5 @@ def test_the_rate_controller_reads_results(controller: ModuleType, tmp_path: Pat
     (tmp_path / "result.json").write_text(json.dumps(result | {"cells": []}))
     with pytest.raises(SystemExit, match="has no cells with noise"):
         controller.read_table(tmp_path / "result.json")
+    with pytest.raises(SystemExit, match=r"there is no .*nowhere\.json"):
+        controller.read_table(tmp_path / "nowhere.json")
