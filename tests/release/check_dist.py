@@ -82,7 +82,7 @@ def check_installed(python: Path) -> list[str]:
         demo = json.loads(run("sinklens", "demo", "--quick", "--json", "--quiet"))
         assert demo["complete"] and len(demo["answers"]) == 3, demo
         run("sinklens", "sinks", "runs/demo/traces/tiny-llada")
-        run("sinklens", "select", "show", "--help")
+        run("sinklens", "select", "show", "--to", "runs/show")
     return said
 
 
