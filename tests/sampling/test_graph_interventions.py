@@ -74,9 +74,10 @@ def card(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         self._refuse_partial(scopes)
         place, step = ids.clone(), current_step()
         memories = [memory for scope in scopes for memory in scope.intervention._memories.values()]
-        before = [memory.chosen.clone() for memory in memories]
+        before, places = [memory.chosen.clone() for memory in memories], [memory.clock for memory in memories]
         with under_way(), NoWaiting():
             logits = self.model(place, attention_mask=attention_mask).clone()
+        assert all(memory.clock is place is not None for memory, place in zip(memories, places, strict=True))
         for memory, value in zip(memories, before, strict=True):  # nothing has run yet
             memory.place.copy_(value)
 

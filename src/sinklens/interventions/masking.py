@@ -149,7 +149,6 @@ class Masking:
         targets = memory.place = memory.targets
         if targets is None:
             raise UsageError("a step is captured before anything was ranked; run two steps of the run first")
-        memory.clock = self._graph.clock_on(call.key.device)
         denial = self._deny(call, targets)
         changed = self._change(call, memory, denial, targets)
         if denial.spared is not None and denial.spared.shape[2] > 1:
@@ -201,6 +200,7 @@ class Masking:
         memory = Memory.begin(self.settings.plan(causal), run=run, step=step, call=call)
         if self.settings.top is not None and self.capturable():
             memory.plenty = sees_more_than(self.settings.top, call)
+            memory.clock = self._graph.clock_on(call.key.device)  # made in a graph, it would be made by every run
         self._cast_shadow(memory.plan)
         self._memories[site.layer] = memory
         return memory
