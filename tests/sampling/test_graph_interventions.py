@@ -19,9 +19,10 @@ from sinklens.errors import UsageError
 from sinklens.sampling import generate, graphs
 from sinklens.sampling.graphs import CapturedModel
 
+STEPS = 8
 SAMPLERS = {
-    "tiny-llada": sl.LLaDASampler(steps=12, length=12, block=6),
-    "tiny-dream": sl.DreamSampler(steps=12, length=12, alg="entropy"),
+    "tiny-llada": sl.LLaDASampler(steps=STEPS, length=STEPS, block=STEPS // 2),
+    "tiny-dream": sl.DreamSampler(steps=STEPS, length=STEPS, alg="entropy"),
 }
 PROMPTS = ["Question: Mia has 12 apples. She finds 5 more.", "Question: Tom has 3 pens."]
 CAPTURED: dict[str, Callable[[], Any]] = {
@@ -116,17 +117,19 @@ def assert_the_same(model: Any, name: str, prompts: list[str], settings: Callabl
         )
 
 
-@pytest.mark.parametrize("kind", CAPTURED)
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*(("tiny-llada", kind) for kind in CAPTURED), *(("tiny-dream", kind) for kind in ("one sink", "random keys"))],
+)
 def test_choices_lie_where_the_next_run_reads_them(name: str, kind: str, card: list[int]) -> None:
     prompts = PROMPTS if "row" in kind else PROMPTS[:1]
     assert_the_same(sl.load(name), name, prompts, CAPTURED[kind])
-    assert len(card) == 2 * (12 - graphs.WARM)
+    assert len(card) == 2 * (STEPS - graphs.WARM)
 
 
-@pytest.mark.parametrize("kind", ["one sink", "random keys, a seed a row"])
-def test_rows_behind_padding(kind: str, card: list[int]) -> None:
-    assert_the_same(sl.load("tiny-llada"), "tiny-llada", PROMPTS, CAPTURED[kind])
+@pytest.mark.parametrize(("name", "kind"), [("tiny-llada", "one sink"), ("tiny-dream", "random keys, a seed a row")])
+def test_rows_behind_padding(name: str, kind: str, card: list[int]) -> None:
+    assert_the_same(sl.load(name), name, PROMPTS, CAPTURED[kind])
     assert card
 
 
