@@ -102,6 +102,7 @@ def test_config_of_dream(content: bytes, models: dict[str, Path], tmp_path: Path
 
 @example(content=told(num_attention_heads=0))
 @example(content=told(num_hidden_layers=10**9))
+@example(content=told(_attn_implementation=[]))
 @example(content=told(auto_map=EVIL))
 @example(content=told(auto_map=EVIL, model_type="evil"))
 @given(content=damaged_json(LLAMA, keys=KEYS))
@@ -125,6 +126,12 @@ def test_a_folder_described_on_the_command_line(
 ) -> None:
     content = data.draw(damaged_json(LLADA if family == "llada" else LLAMA, keys=KEYS))
     folder = put(fresh(models[family], tmp_path / "in" / "model"), "config.json", content)
+    held_command("models", str(folder), source=folder, out=tmp_path / "out")
+
+
+def test_an_attention_that_is_no_name(models: dict[str, Path], tmp_path: Path) -> None:
+    """Found by the one before."""
+    folder = put(fresh(models["llama"], tmp_path / "in" / "model"), "config.json", told(_attn_implementation=[[]]))
     held_command("models", str(folder), source=folder, out=tmp_path / "out")
 
 
