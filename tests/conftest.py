@@ -1,6 +1,7 @@
 """Shared test set-up: threads to each worker's share of the cores, and the golden checkpoints."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,20 +13,22 @@ if "SINKLENS_GPU" not in os.environ:  # the Triton kernel then runs in its inter
 GOLDEN = Path(__file__).parent / "data" / "golden"
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     import torch
 
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell: children inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+    if "SINKLENS_LOWEST" in os.environ:
+        import lowest
+
+        config.pluginmanager.register(lowest)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch
 
-    if "SINKLENS_LOWEST" in os.environ:
-        from lowest import skip_known
-
-        skip_known(items)
     if not torch.cuda.is_available():
         for item in items:
             if "gpu" in item.keywords:

@@ -6,6 +6,7 @@ Position embeddings are added before the first block, so a token that stays carr
 
 import os
 from collections.abc import Iterable
+from importlib.metadata import version
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -87,6 +88,11 @@ class TransformersBackbone(nn.Module):
         base = getattr(model, getattr(model, "base_model_prefix", "") or "-", None)
         parts = ("embeddings", "layers", "layernorm")
         heads = [name for name in ("classifier", "cls_classifier") if hasattr(model, name)]
+        if base is not None and heads and hasattr(getattr(base, "encoder", None), "layer"):
+            raise ModelError(
+                f"{type(model).__name__} of transformers {version('transformers')} has its layers elsewhere; upgrade "
+                "transformers (5 or newer)"
+            )
         if base is None or not all(hasattr(base, part) for part in parts) or not heads:
             raise ModelError(
                 f"{type(model).__name__} is no image classifier of transformers' ViT or DeiT layout; expected "
