@@ -1,5 +1,6 @@
 """A trace of a real run: what is on disk is what observing and generating give, for canvases and for causal models."""
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -199,8 +200,11 @@ def test_a_sample_that_ends_before_a_map_has_none(tmp_path: Path) -> None:
     first = sl.generate(model, [[5, 6, 7]], sl.AutoregressiveSampler(length=8)).ids[0, 3:].tolist()
     model = tiny_causal("llama", eos_token_id=first[2])
     sampler = sl.AutoregressiveSampler(length=8)
-    with pytest.warns(UserWarning, match="at step 6 in prompt 0: the run was not that long"):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         made = sl.trace(model, [[5, 6, 7], [9, 10, 12]], sampler, to=tmp_path / "t", maps=[(0, 0, 6)])
+    assert [made.info(sample).steps for sample in (0, 1)] == [3, 8]
+    assert any("at step 6 in prompt 0: the run was not that long" in str(one.message) for one in told)
     assert made.info(0).positions <= 6 < len(made.info(0).ids)  # what is filled in behind the end is no position
     assert made.maps(0) == [] and len(made.maps(1)) == 1
     assert made.table("maps").num_rows == made.dataset("maps").count_rows() == 1
