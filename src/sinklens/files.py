@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from sinklens.errors import SinklensError
+from sinklens.errors import SinklensError, UsageError
 
 PART = ".part"  # behind the name of what is not finished
 LARGEST = 64 * 2**20  # bytes of a document that is read whole
@@ -119,6 +119,12 @@ def temporary_folder(beside: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def refuse_file(folder: Path) -> None:
+    """Where a folder is to be written."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; give a folder")
 
 
 def is_file(path: Path) -> bool:

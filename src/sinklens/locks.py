@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from sinklens.errors import SinklensError, UsageError
-from sinklens.files import PART, is_unfinished
+from sinklens.errors import SinklensError
+from sinklens.files import PART, is_unfinished, refuse_file
 
 LOCK = "writer.lock"
 _WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # some network file systems have none
@@ -73,8 +73,7 @@ def writing_alone(folder: Path, *, shared: bool = False) -> Iterator[None]:
 
     shared: beside others that share it. Alone, what killed writers left unfinished is removed.
     """
-    if folder.is_file():
-        raise UsageError(f"{folder} is a file; give a folder")
+    refuse_file(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = Lock(folder, shared=shared)

@@ -4,15 +4,15 @@ Without a card a processor stands in its place: what is captured runs anew at ev
 a graph would read them, and whatever would make a card wait is refused.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import sinklens as sl
+from capturing import NoWaiting, as_if_captured
 from sinklens.attention import capture
 from sinklens.attention.clock import at_step, current_step
 from sinklens.errors import UsageError
@@ -48,16 +48,6 @@ LAUNCHED: dict[str, Callable[[], Any]] = {
     "stale": lambda: sl.StaleStep(top=1, lag=3),
     "a function": lambda: lambda call: call,
 }
-WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "lift_fresh"}
-
-
-class NoWaiting(TorchDispatchMode):
-    """Refuses whatever asks for a value, or makes a tensor out of the host's numbers."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        assert name not in WAITING, name
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture
@@ -65,18 +55,12 @@ def card(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps that were run as a graph."""
     replayed: list[int] = []
 
-    @contextmanager
-    def under_way() -> Iterator[None]:
-        with monkeypatch.context() as patch:
-            patch.setattr(capture, "_under_way", True)
-            yield
-
     def pretend(self: CapturedModel, ids: Any, attention_mask: Any, scopes: Any) -> Any:
         self._refuse_partial(scopes)
         place, step = ids.clone(), current_step()
         memories = [memory for scope in scopes for memory in scope.intervention._memories.values()]
         before, places = [memory.chosen.clone() for memory in memories], [memory.clock for memory in memories]
-        with under_way(), NoWaiting():
+        with as_if_captured(monkeypatch), NoWaiting():
             logits = self.model(place, attention_mask=attention_mask).clone()
         assert all(memory.clock is place is not None for memory, place in zip(memories, places, strict=True))
         for memory, value in zip(memories, before, strict=True):  # nothing has run yet
@@ -85,7 +69,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         def replay() -> None:
             for memory in memories:
                 memory.step = int(step)
-            with at_step(step), under_way():  # as it was captured, the host's clock included
+            with at_step(step), as_if_captured(monkeypatch):  # as it was captured, the host's clock included
                 logits.copy_(self.model(place, attention_mask=attention_mask))
             replayed.append(1)
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from sinklens.attention import capture
+from capturing import NoWaiting, as_if_captured
 from sinklens.errors import UsageError
 from sinklens.selection.data import Images
 from sinklens.selection.recipe import SelectionRecipe, selection_recipe_of
@@ -62,13 +61,6 @@ def started(recipe: SelectionRecipe) -> tuple[Selector, Update]:
     return selector, Update(recipe, selector, torch.optim.SGD(selector.parameters(), lr=0.1))  # Adam scales rounding up
 
 
-@contextlib.contextmanager
-def as_if_captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with monkeypatch.context() as patch:
-        patch.setattr(capture, "_under_way", True)
-        yield
-
-
 class Again:
     """In a card's place: what is recorded runs anew from the same places, as it would be captured."""
 
@@ -101,20 +93,6 @@ def test_fixed_places_change_no_number(kind: str, monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(found, wanted)
     assert recorder.recorded == 2  # at alpha = 1, and elsewhere
     torch.testing.assert_close(dict(other.named_parameters()), dict(selector.named_parameters()))
-
-
-WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "lift_fresh"}
-
-
-class NoWaiting(TorchDispatchMode):
-    """Refuses whatever asks for a value, or makes a tensor out of the host's numbers."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        assert name not in WAITING, name
-        if name in {"index", "index_put", "index_put_"}:
-            assert all(index is None or index.dtype != torch.bool for index in args[1]), name
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from sinklens.cli.options import loudness
 from sinklens.errors import SinklensError, UsageError
+from sinklens.files import refuse_file
 
 
 def stderr_console() -> Console:
@@ -63,8 +64,7 @@ def print_json(document: Mapping[str, Any]) -> None:
 def prepare_folder(folder: Path) -> None:
     """Make the folder of `--to` and try it, before any work is done for it."""
     probe = folder / ".sinklens.part"
-    if folder.is_file():
-        raise UsageError(f"{folder} is a file; give a folder")
+    refuse_file(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()

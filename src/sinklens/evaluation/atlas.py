@@ -24,7 +24,7 @@ from sinklens.errors import UsageError
 from sinklens.evaluation import denoising_norms, key_norms, peaks
 from sinklens.evaluation.row_files import read_batch
 from sinklens.evaluation.store import differences
-from sinklens.files import is_unfinished, written_whole
+from sinklens.files import is_unfinished, refuse_file, written_whole
 from sinklens.locks import LOCK, writing_alone
 from sinklens.recording.identity import describe_model, describe_sampler, hash_json
 
@@ -132,8 +132,7 @@ def _measure_unit(atlas: Atlas, folder: Path, unit: int) -> None:
 
 def refuse_other(folder: Path, document: Mapping[str, Any]) -> None:
     """A folder that holds something else than this atlas, whole or begun."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; give a folder")
+    refuse_file(folder)
     if not (folder / PLAN).exists():
         if folder.is_dir() and any(path.name != LOCK and not is_unfinished(path) for path in folder.iterdir()):
             raise UsageError(f"{folder} is not empty and holds no atlas; give a new or an empty folder")

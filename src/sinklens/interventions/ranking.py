@@ -125,7 +125,7 @@ class Denial:
 
     listed: Bool[Tensor, "batch head key"]
     spared: Bool[Tensor, "batch head rows key"] | None  # None: no query needs to be
-    each: int | None = None  # so many of every head, where that is known without looking
+    each: int | None = None  # in a graph, where nothing can be counted: so many of every head, if that is sure
 
     @property
     def hidden(self) -> Bool[Tensor, "batch head rows_or_1 key"]:
@@ -139,7 +139,8 @@ def deny(call: AttentionCall, targets: Targets) -> Denial:
     rank = ranks(targets, call.where_keys(), width=keys if call.key_positions is None else None)
     listed = rank >= 0
     if call.mask is None and not call.is_causal and top < keys:  # all see more than can be taken
-        return Denial(listed=listed, spared=None, each=top if call.real_keys is None and 2 * top <= keys else None)
+        sure = capturing() and call.real_keys is None and 2 * top <= keys
+        return Denial(listed=listed, spared=None, each=top if sure else None)
     seen = views(call)
     starved = seen.any(-1) & ~(seen & ~listed[:, :, None]).any(-1)
     if not capturing() and not bool(starved.any()):

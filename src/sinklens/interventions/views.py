@@ -35,10 +35,7 @@ def looks_ahead(call: AttentionCall) -> bool:
 
 def sees_more_than(keys: int, call: AttentionCall) -> bool:
     """True when every real query sees more than so many keys."""
-    seen = views(call)
-    if seen.shape[2] == 1:
-        return bool((seen.sum(-1) > keys).all())
-    enough = (seen.sum(-1) > keys).all(1)
+    enough = (views(call).sum(-1) > keys).all(1)
     return bool((enough if call.real_queries is None else enough | ~call.real_queries).all())
 
 

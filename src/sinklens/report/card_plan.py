@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sinklens.errors import UsageError
+from sinklens.files import refuse_file
 
 FORMAT = 1
 PLAN = "plan.json"
@@ -107,8 +108,7 @@ def refuse_other(folder: Path, plan: CardPlan) -> None:
     """A folder that holds something else than this card, whole or begun."""
     from sinklens.evaluation.store import differences
 
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; give a folder")
+    refuse_file(folder)
     if (folder / PLAN).exists():
         other = differences(read_plan(folder)["decides"], plan.document()["decides"])
         if other:

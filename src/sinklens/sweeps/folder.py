@@ -19,7 +19,7 @@ from typing import Any
 
 from sinklens.errors import SinklensError, UsageError
 from sinklens.evaluation.answering import ROW
-from sinklens.files import write_json, written_whole
+from sinklens.files import refuse_file, write_json, written_whole
 from sinklens.locks import LOCK
 from sinklens.sweeps.job import Failure, Job, Outcome
 
@@ -50,8 +50,7 @@ class SweepFolder:
     def claim(self, grid: Mapping[str, Any], jobs: Sequence[Job]) -> None:
         """Make it the folder of these jobs. It may hold some of them already, but no others."""
         there = self.path / MANIFEST
-        if self.path.exists() and not self.path.is_dir():
-            raise UsageError(f"{self.path} is a file; give a folder")
+        refuse_file(self.path)
         # Looked at before the manifest is looked for: another program may be making this sweep at this moment.
         held = self.path.exists() and any(
             entry.name != LOCK and not entry.name.startswith(".") for entry in self.path.iterdir()
