@@ -78,18 +78,14 @@ def _on_meta(located: Located, fields: Any, tokenizer: Any) -> Any:
     import torch
 
     from sinklens.models.gguf import read_config
-    from sinklens.models.huggingface import auto_class, cannot_load
+    from sinklens.models.huggingface import auto_class, told_in_words
     from sinklens.models.huggingface_spec import read_spec
 
     auto, config = auto_class(fields, False), read_config(located)
-    try:
+    with told_in_words(located.source):
         with torch.device("meta"):
             model = auto.from_config(config)
         return read_spec(model, tokenizer, located.source)
-    except ModelError:
-        raise
-    except Exception as error:  # a config that makes no sense fails wherever transformers first uses it
-        raise cannot_load(located.source, error) from error
 
 
 def _measure(folder: Path, hub_id: str | None, revision: str | None) -> dict[str, Any] | None:

@@ -6,6 +6,8 @@ transformers' own positions stand.
 """
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +127,7 @@ def load_folder(
         "quantization_config": quantization_config,
         "device_map": _device_map(device, quantized=quantization_config is not None),
     }
-    try:
+    with told_in_words(source):
         config = _config(folder, trust_remote_code)
         model, info = auto.from_pretrained(
             str(folder),
@@ -137,10 +139,6 @@ def load_folder(
             output_loading_info=True,
             **{name: value for name, value in options.items() if value is not None},
         )
-    except ModelError:
-        raise
-    except Exception as error:  # a config that makes no sense fails wherever transformers first uses it
-        raise cannot_load(source, error) from error
     missing = sorted(info["missing_keys"])
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
@@ -154,6 +152,17 @@ def load_folder(
     try:
         return HuggingFaceModel(model.eval(), tokenizer=tokenizer, source=source)
     except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
+        raise cannot_load(source, error) from error
+
+
+@contextmanager
+def told_in_words(source: str) -> Iterator[None]:
+    """A config that makes no sense fails wherever transformers first uses it, with whatever that raises."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
         raise cannot_load(source, error) from error
 
 
