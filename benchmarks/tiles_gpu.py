@@ -14,7 +14,7 @@ import triton
 from sinklens.kernels import triton as kernels
 from sinklens.kernels.scores import Scores
 
-TILES = [(128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (256, 64)]
+TILES = [(128, 128), (128, 64), (64, 128), (64, 64), (256, 64), (128, 256), (256, 128)]
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
         codes = torch.randint(0, chosen.groups, (1, length), device="cuda", dtype=torch.int32)
         scores = Scores(query=query, key=key)
         found = []
-        for (keys, queries), warps, stages in product(TILES, (4, 8), (2, 3, 4)):
+        for (keys, queries), warps, stages in product(TILES, (4, 8), (2, 3)):
             tiles = {
                 "BLOCK_Q": queries, "BLOCK_K": keys, "BLOCK_D": 128, "UPCAST": False,
                 "num_warps": warps, "num_stages": stages,

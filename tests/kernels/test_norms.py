@@ -38,7 +38,8 @@ def check(found: Norms, key: Tensor, value: Tensor, gram: Tensor | None) -> None
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    ("keys", "dims", "per_kv"), [(1, (8, 8), 1), (70, (128, 128), 2), (33, (24, 40), 7), (20, (256, 256), 1)]
+    ("keys", "dims", "per_kv"),
+    [(1, (8, 8), 1), (70, (128, 128), 2), (33, (24, 40), 7), (20, (256, 256), 1), (1100, (128, 128), 1)],
 )
 def test_norms_as_in_float64(device: str, dtype: torch.dtype, keys: int, dims: tuple[int, int], per_kv: int) -> None:
     key, value, gram = made(0, dtype=dtype, device=device, keys=keys, dims=dims, per_kv=per_kv)

@@ -22,12 +22,10 @@ from sinklens.kernels.sums import Sums
 
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 NO_MASK, BOOL_MASK, FLOAT_MASK = 0, 1, 2
-LONG = 2048  # keys from which large tiles of the second pass win: benchmarks/tiles_gpu.py
-# Lengths and outer strides change from call to call; specialising on them would compile the kernels over and over.
-_UNSPECIALIZED = [
-    "n_h", "per_kv", "n_q", "n_k", "n_d",
-    "stride_qb", "stride_qh", "stride_kb", "stride_kh", "stride_mb", "stride_mh", "stride_mq", "stride_og",
-]  # fmt: skip
+SHORT, LONG = 512, 2048  # keys up to which small tiles of the second pass win, and from which large: tiles_gpu.py
+# Lengths change from call to call; specialising on them would compile the kernels over and over. Strides of queries and
+# keys stay: where all are known to be multiples of 16, rows are read in one piece, and ahead of their use.
+_UNSPECIALIZED = ["n_h", "per_kv", "n_q", "n_k", "n_d", "stride_mb", "stride_mh", "stride_mq", "stride_og"]
 
 
 @triton.jit
@@ -304,7 +302,9 @@ def _blocks(query: Tensor, *, masked: bool) -> dict[str, int]:
 
 
 def _column_blocks(blocks: dict[str, int], keys: int) -> dict[str, int]:
-    """Of the second pass: long sequences fill the card with tiles of many keys, short ones do not."""
-    if keys < LONG or blocks["BLOCK_K"] < 128:  # small for a reason: a mask, float32, an odd head
+    """Of the second pass: long sequences fill the card with tiles of many keys, short ones only with few."""
+    if SHORT < keys < LONG or blocks["BLOCK_K"] < 128:  # small for a reason: a mask, float32, an odd head
         return blocks
-    return {**blocks, "BLOCK_Q": 64, "BLOCK_K": 256}
+    if keys <= SHORT:
+        return {**blocks, "BLOCK_K": 64, "num_stages": 3}
+    return {**blocks, "BLOCK_Q": 64, "BLOCK_K": 256, "num_stages": 3}
