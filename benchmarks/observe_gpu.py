@@ -3,10 +3,10 @@
     PYTHONPATH=src python3 benchmarks/observe_gpu.py [--shape llada|dream] [--lengths 192,512,...] [--batch 1]
         [--variants received,groups,norms,mask,drop] [--json FILE]
 
-For each sequence length and variant: the median time of a plain step and of the other one, interleaved in the same run,
-their ratio with the lowest and highest of the medians of five blocks, and the peak memory that is added. "eager": both
-sides are launched by the host. "graph": both are captured in a CUDA graph (sampling/graphs.py), copies to the host
-included.
+For each sequence length and variant: the time of a plain step and of the other one, in turn in the same run, the median
+of five ratios with the lowest and highest, and the peak memory that is added. Eight steps are timed at once, until the
+last copy has arrived. "eager": both sides are launched by the host. "graph": both are captured in a CUDA graph
+(sampling/graphs.py), copies to the host included.
 
     received   attention received by every key
     groups     the same, told apart by masked and unmasked queries; relative to `received`
@@ -16,10 +16,12 @@ included.
 """
 
 import argparse
+import gc
 import json
 import statistics
+import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llada": {"layers": 32, "heads": 32, "kv_heads": 32, "width": 4096, "mlp_width": 12288, "rows": 126464},
     "dream": {"layers": 28, "heads": 28, "kv_heads": 4, "width": 3584, "mlp_width": 18944, "rows": 152064},
 }
-BLOCKS, STEPS = 5, 6
+BLOCKS, STEPS = 5, 8
 Enter = Callable[[], AbstractContextManager[Any]]
 
 
@@ -60,42 +62,44 @@ def random_model(shape: str, layers: int | None = None) -> DiffusionTransformer:
     return model
 
 
-def milliseconds(run: Callable[[], Any]) -> float:
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    run()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end)
-
-
 class Side:
-    """One way of running a step: in a context of its own, eagerly or as a graph."""
+    """One way of running a step. Captured, its graph is made once and kept; launched, it enters its context anew."""
 
     def __init__(self, model: DiffusionTransformer, ids: torch.Tensor, enter: Enter, *, graph: bool) -> None:
-        self.model, self.ids, self.enter, self.graph = model, ids, enter, graph
-        self._stack = ExitStack()
+        self.model, self.ids, self.enter = model, ids, enter
+        self._masked = ids == model.spec.mask_id
         self._numbers = count()
+        self._graph: Any = None
+        gc.collect()  # graphs of the length before
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        with self.enter() as self.seen:
+            run = CapturedModel(model) if graph else model
+            for _ in range(WARM + 1):
+                self.step(run)
+        if graph:
+            self._graph = next(iter(run._graphs.values()))
+        torch.cuda.synchronize()
+        self.peak = torch.cuda.max_memory_allocated() - before
 
-    def __enter__(self) -> "Side":
-        self.seen = self._stack.enter_context(self.enter())
-        self.run: Any = CapturedModel(self.model) if self.graph else self.model
-        self._masked = self.ids == self.model.spec.mask_id
-        for _ in range(WARM + 2):
-            self.step()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.__exit__(None, None, None)
-
-    def step(self) -> None:
+    def step(self, run: Callable[[torch.Tensor], Any]) -> None:
         with at_step(StepNumber(next(self._numbers), canvas=self.ids, masked=self._masked)):
-            self.run(self.ids)
+            run(self.ids)
         if hasattr(self.seen, "steps"):
             self.seen.steps.clear()
 
-    def median(self) -> float:
-        return statistics.median(milliseconds(self.step) for _ in range(STEPS))
+    def milliseconds(self) -> float:
+        """Of a step, among others."""
+        with nullcontext(self.seen) if self._graph is not None else self.enter() as self.seen:
+            run = self.model if self._graph is None else self._graph.run
+            self.step(run)
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(STEPS):
+                self.step(run)
+            torch.cuda.synchronize()
+            return 1000 * (time.perf_counter() - began) / STEPS
 
 
 def variants(model: DiffusionTransformer, names: list[str]) -> dict[str, tuple[Enter, str]]:
@@ -113,28 +117,18 @@ def variants(model: DiffusionTransformer, names: list[str]) -> dict[str, tuple[E
     return {name: known[name] for name in known if name in wanted or name == "received"}
 
 
-def peak(side: Side) -> float:
-    """Bytes at the highest point of a step."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    side.step()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated()
-
-
 def measure(
     model: DiffusionTransformer, length: int, batch: int, chosen: dict[str, tuple[Enter, str]], *, graph: bool
 ) -> list[dict[str, Any]]:
     ids = torch.randint(0, 126000, (batch, length), device="cuda")
     ids[:, length // 3 :: 2] = model.spec.mask_id  # half-written behind a prompt
-    times: dict[str, list[float]] = {"plain": []} | {name: [] for name in chosen}
-    peaks = {}
-    for block in range(BLOCKS):
-        for name, enter in {"plain": nullcontext, **{name: enter for name, (enter, _) in chosen.items()}}.items():
-            with Side(model, ids, enter, graph=graph) as side:
-                times[name].append(side.median())
-                if block == 0:
-                    peaks[name] = peak(side)
+    enters = {"plain": nullcontext, **{name: enter for name, (enter, _) in chosen.items()}}
+    Side(model, ids, nullcontext, graph=graph)  # workspaces that any first forward makes
+    sides = {name: Side(model, ids, enter, graph=graph) for name, enter in enters.items()}
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(BLOCKS):
+        for name, side in sides.items():
+            times[name].append(side.milliseconds())
     rows = []
     for name, (_, base) in chosen.items():
         ratios = [ours / theirs for ours, theirs in zip(times[name], times[base], strict=True)]
@@ -149,7 +143,7 @@ def measure(
                 "ratio": statistics.median(ratios),
                 "ratio_low": min(ratios),
                 "ratio_high": max(ratios),
-                "extra_mib": (peaks[name] - peaks["plain"]) / 2**20,
+                "extra_mib": (sides[name].peak - sides["plain"].peak) / 2**20,
             }
         )
     return rows

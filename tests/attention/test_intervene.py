@@ -11,7 +11,7 @@ from torch import Tensor
 import sinklens as sl
 from sinklens.attention.call import Site
 from sinklens.attention.clock import StepNumber
-from sinklens.attention.measure import Meter, Wanted
+from sinklens.attention.measure import Meter, Shown, Wanted
 from sinklens.attention.seam import Seen
 from sinklens.kernels.forward import Forward
 
@@ -103,7 +103,8 @@ def test_the_log_sum_exp_of_a_changed_call_is_not_used_for_the_call_before_it() 
             groups={}, maps=frozenset(), map_bytes=0, norms=False, entropy=False, ranks=False, layers=None,
             before=measured, impl="triton",
         )  # fmt: skip
-        sums[measured] = Meter(wanted).measure(seen, StepNumber(0), None).received
+        shown = Shown(seen=seen, step=StepNumber(0), canvas=None)
+        sums[measured] = Meter(wanted).measure([shown])[0].received
     for measured, scale in ((True, 0.25), (False, 0.01)):
         expected = torch.softmax(q @ k.transpose(-1, -2) * scale, dim=-1).sum(-2)
         torch.testing.assert_close(sums[measured], expected, atol=1e-5, rtol=0)

@@ -65,6 +65,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert all(memory.clock is place is not None for memory, place in zip(memories, places, strict=True))
         for memory, value in zip(memories, before, strict=True):  # nothing has run yet
             memory.place.copy_(value)
+        observers = tuple(scope.captured() for scope in scopes)
 
         def replay() -> None:
             for memory in memories:
@@ -73,7 +74,9 @@ def card(monkeypatch: pytest.MonkeyPatch) -> list[int]:
                 logits.copy_(self.model(place, attention_mask=attention_mask))
             replayed.append(1)
 
-        observers = tuple(scope.captured() for scope in scopes)
+        if attention_mask is not None:
+            replay()  # a trial, as on a card
+            replayed.pop()
         return graphs._Graph(replay=replay, ids=place, logits=logits, observers=observers)
 
     monkeypatch.setattr(generate, "captured", CapturedModel)
@@ -111,7 +114,10 @@ def test_choices_lie_where_the_next_run_reads_them(name: str, kind: str, card: l
     assert len(card) == 2 * (STEPS - graphs.WARM)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("tiny-llada", "one sink"), ("tiny-dream", "random keys, a seed a row")])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("tiny-llada", "one sink"), ("tiny-dream", "random keys, a seed a row"), ("tiny-dream", "value mean")],
+)
 def test_rows_behind_padding(name: str, kind: str, card: list[int]) -> None:
     assert_the_same(sl.load(name), name, PROMPTS, CAPTURED[kind])
     assert card

@@ -97,6 +97,12 @@ class AttentionCall:
             return keys[keys.numel() - queries :]
         return torch.arange(queries, device=self.key.device)
 
+    def outline(self) -> "AttentionCall":
+        """Its shapes, positions and padding, without the numbers: to be kept where q, k and v would be too much."""
+        nothing = self.query.new_empty(())
+        query, key, value = (nothing.expand(tensor.shape) for tensor in (self.query, self.key, self.value))
+        return replace(self, query=query, key=key, value=value, mask=None)
+
 
 def _both(mask: Tensor, visible: Tensor) -> Tensor:
     """A mask of either kind, narrowed to what is visible."""

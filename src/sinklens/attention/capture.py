@@ -4,14 +4,11 @@ Inside, nothing may wait for the card. Checks that would are made before, on the
 graph beside the model's own next layers, on a stream of their own, and join at the end of the forward.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
-
-PINNED_BYTES = 2**26  # of one forward; more is copied at once, to memory that the system may move
 
 _under_way = False
 
@@ -27,7 +24,8 @@ def capture(graph: Any) -> Iterator[None]:
     global _under_way  # noqa: PLW0603 - as the card's own state is
     _under_way = True
     try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        here = torch.cuda.stream(torch.cuda.current_stream())  # to come back to: a capture that fails does not
+        with here, torch.cuda.graph(graph, capture_error_mode="thread_local"):
             yield
     finally:
         _under_way = False
@@ -57,20 +55,3 @@ class Beside:
         if self._held is not None:
             torch.cuda.current_stream().wait_event(self._held[0])
             self._held = None
-
-
-def fetching(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
-    """Copies in host memory, on their way; to be had by calling what is returned. The next run may overwrite these."""
-    if sum(tensor.nbytes for tensor in tensors) > PINNED_BYTES:
-        copies = [tensor.cpu() for tensor in tensors]
-        return lambda: copies
-    pinned = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
-    for copy, tensor in zip(pinned, tensors, strict=True):
-        copy.copy_(tensor, non_blocking=True)
-    arrived = torch.cuda.current_stream().record_event()
-
-    def fetch() -> list[Tensor]:
-        arrived.synchronize()
-        return pinned
-
-    return fetch

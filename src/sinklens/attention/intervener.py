@@ -43,6 +43,7 @@ class Intervener:
         """After a forward was captured: what to do around every run of the graph."""
         assert isinstance(self.intervention, Capturable)
         self.watch.forwards -= 1  # it has not run
+        self.intervention.captured()
         return Repeated(self.watch, self.intervention)
 
 
@@ -55,6 +56,8 @@ class Capturable(Protocol):
     def capturable(self) -> bool: ...
 
     def join(self) -> None: ...
+
+    def captured(self) -> None: ...
 
     def before_replay(self, step: int) -> None: ...
 

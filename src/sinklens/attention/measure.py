@@ -1,6 +1,6 @@
 """From one attention call to its numbers: attention received, uniform attention, norms, entropy, chosen maps."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,8 +14,8 @@ from sinklens.attention.clock import StepNumber
 from sinklens.attention.outputs import OutputMeter
 from sinklens.attention.record import Record
 from sinklens.attention.seam import Seen, same_scores
+from sinklens.attention.together import alike, apart, joined
 from sinklens.errors import ObservationError, UsageError
-from sinklens.kernels.forward import Forward
 from sinklens.kernels.received import MOST_GROUPS, Received, received_of
 from sinklens.kernels.reference import probabilities
 from sinklens.kernels.scores import Scores
@@ -39,6 +39,15 @@ class Wanted:
     impl: str
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shown:
+    """A call that is to be measured."""
+
+    seen: Seen
+    step: StepNumber
+    canvas: int | None  # how wide the canvas is, where the call has lost its tail
+
+
 class Meter:
     """Measures calls, and keeps between the layers of one forward what they share: query groups, uniform attention."""
 
@@ -54,32 +63,49 @@ class Meter:
         self._codes.clear()
         self._uniform.clear()
 
-    @torch.no_grad()
-    def measure(self, seen: Seen, step: StepNumber, canvas: int | None) -> Record:
-        """The numbers of one call, in float32 whatever autocast says."""
-        with torch.autocast(seen.incoming.query.device.type, enabled=False):
-            return self._measure(seen, step, canvas)
+    def reads(self, seen: Seen) -> tuple[Tensor | None, ...]:
+        """What of a call is measured, and must not be overwritten before: a layer's queries and keys are large."""
+        call = self.measured(seen)
+        read = (call.query, call.key, call.mask, call.sink_logits, call.real_keys, call.real_queries, seen.forward.lse)
+        return (*read, call.value if self.wanted.norms else None, seen.forward.output if self.wanted.ranks else None)
 
-    def _measure(self, seen: Seen, step: StepNumber, canvas: int | None) -> Record:
-        call = seen.incoming if self.wanted.before else seen.effective
-        site = call.site
-        assert site is not None
-        codes, expected = self._shared(call, step)
-        result = received_of(
-            call.scores,
+    def measured(self, seen: Seen) -> AttentionCall:
+        """The call before or after interventions, as was asked for."""
+        return seen.incoming if self.wanted.before else seen.effective
+
+    @torch.no_grad()
+    def measure(self, shown: Sequence[Shown]) -> list[Record]:
+        """The numbers of calls of one forward, in float32 whatever autocast says."""
+        calls = [self.measured(one.seen) for one in shown]
+        with torch.autocast(calls[0].query.device.type, enabled=False):
+            results = self._received(shown, calls)
+            return [self._record(*each) for each in zip(shown, calls, results, strict=True)]
+
+    def _received(self, shown: Sequence[Shown], calls: Sequence[AttentionCall]) -> list[Received]:
+        shared = [self._shared(call, one.step) for one, call in zip(shown, calls, strict=True)]
+        if len(calls) > 1 and alike(calls, shared):
+            codes, expected = shared[0]
+            return apart(self._sums(joined(calls), codes.repeat(len(calls), 1), expected), len(calls))
+        found = []
+        for one, call, (codes, expected) in zip(shown, calls, shared, strict=True):
+            lse = one.seen.forward.lse if same_scores(one.seen.effective, call) else None
+            found.append(self._sums(call.scores, codes, expected, lse=lse))
+        return found
+
+    def _sums(self, scores: Scores, codes: Tensor, expected: Uniform, *, lse: Tensor | None = None) -> Received:
+        return received_of(
+            scores,
             codes=codes,
             groups=len(self.wanted.groups) + 1,
             entropy=self.wanted.entropy,
-            lse=seen.forward.lse if same_scores(seen.effective, call) else None,
+            lse=lse,
             expected=expected,
             impl=self.wanted.impl,
         )
-        return self._record(call, site, result, seen.forward, canvas)
 
-    def _record(
-        self, call: AttentionCall, site: Site, result: Received, forward: Forward, canvas: int | None
-    ) -> Record:
-        place = Canvas.of(call, canvas)
+    def _record(self, shown: Shown, call: AttentionCall, result: Received) -> Record:
+        place, site, forward = Canvas.of(call, shown.canvas), call.site, shown.seen.forward
+        assert site is not None
         norms = self._outputs.norms(call) if self.wanted.norms else None
         rank, size = self._outputs.rank_and_size(call, forward.output) if self.wanted.ranks else (None, None)
         return Record(
@@ -160,7 +186,7 @@ class Meter:
         if key not in self._codes:
             shape = (call.query.shape[0], call.query.shape[2])
             self._codes[key] = torch.empty(shape, dtype=torch.int32, device=call.query.device)
-            self._grouped.append((self._codes[key], call))
+            self._grouped.append((self._codes[key], call.outline()))
         return self._codes[key]
 
     def rules(self) -> Callable[[StepNumber], None]:

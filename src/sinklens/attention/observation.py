@@ -49,27 +49,27 @@ class Layers(ABC):
     @property
     def received(self) -> Float[Tensor, "layer batch head key"]:
         """Attention received: column sums over the queries, raw. Padding is 0."""
-        return self._stack("received")
+        return self._over_layers("received", "by_group").sum(1)
 
     @property
     def expected(self) -> Float[Tensor, "layer batch heads_or_1 key"]:
         """What uniform attention under the same mask would give."""
-        return self._stack("expected")
+        return self._over_layers("expected", "expected_by_group").sum(1)
 
     @property
     def viewers(self) -> Float[Tensor, "layer batch heads_or_1 key"]:
         """How many counted queries may see each key."""
-        return self._stack("viewers")
+        return self._over_layers("viewers", "viewers_by_group").sum(1)
 
     @property
     def fair_share(self) -> Float[Tensor, "layer batch head key"]:
         """Received / expected. 1 is uniform attention; NaN where nobody may look, padding included."""
-        return self._stack("fair_share")
+        return self.received / self.expected
 
     @property
     def mass(self) -> Float[Tensor, "layer batch head key"]:
         """Received / viewers: comparable between sequences of different length."""
-        return self._stack("mass")
+        return self.received / self.viewers
 
     @property
     def null_mass(self) -> Float[Tensor, "layer batch head"]:
@@ -106,7 +106,7 @@ class Layers(ABC):
     @property
     def contribution(self) -> Float[Tensor, "layer batch head key"]:
         """Received x norm of the value behind the head's output projection."""
-        return self._stack("contribution", _CONTRIBUTION)
+        return self._stack("output_norm", _CONTRIBUTION, asked="contribution") * self.received
 
     @property
     def entropy(self) -> Float[Tensor, "layer batch head query"]:
@@ -134,40 +134,67 @@ class Layers(ABC):
         return {(r.site.layer, head): values for r in self._records for head, values in r.maps.items()}
 
     def _by_group(self, name: str) -> dict[str, Tensor]:
-        records = self._records
-        heads = max(getattr(r, name).shape[2] for r in records)  # one for all, except where masks differ between heads
-        return {
-            group: _stacked(name, [(r.site.module, getattr(r, name)[i].expand(-1, heads, -1)) for r in records])
-            for i, group in enumerate(records[0].group_names)
-        }
+        names = self._records[0].group_names
+        stacked = self._over_layers(name, name) if names else None
+        return {} if stacked is None else {group: stacked[:, i].clone() for i, group in enumerate(names)}
 
-    def _stack(self, name: str, needs: str | None = None) -> Tensor:
-        values = [getattr(record, name) for record in self._records]
+    def _over_layers(self, name: str, field: str) -> Float[Tensor, "layer group batch heads_or_1 key"]:
+        """Sums by query group, for `name`. One head for all, except where masks differ between heads."""
+        records = self._records
+        values = [getattr(record, field) for record in records]
+        heads = max(value.shape[2] for value in values)
+        if any(value.shape[2] < heads for value in values):
+            values = [value.expand(-1, -1, heads, -1) for value in values]
+        return _stacked(name, [(r.site.module, value) for r, value in zip(records, values, strict=True)])
+
+    def _stack(self, name: str, needs: str, *, asked: str | None = None) -> Tensor:
+        records = self._records
+        values = [getattr(record, name) for record in records]
         if any(value is None for value in values):
-            raise ObservationError(f"{name} was not observed; {needs}")
-        if name in ("expected", "viewers"):  # one head for all, except where masks differ between heads
-            heads = max(value.shape[1] for value in values)
-            values = [value.expand(-1, heads, -1) for value in values]
-        return _stacked(name, [(r.site.module, value) for r, value in zip(self._records, values, strict=True)])
+            raise ObservationError(f"{asked or name} was not observed; {needs}")
+        return _stacked(name, [(r.site.module, value) for r, value in zip(records, values, strict=True)]).clone()
 
 
 def _stacked(name: str, values: list[tuple[str, Tensor]]) -> Tensor:
-    """Values of several layers on a new first axis, or an error that says where to find them one by one."""
+    """Values of several layers on a new first axis, or an error that says where to find them one by one.
+
+    Where they are the rows of one array, that array itself.
+    """
     if len({value.shape for _, value in values}) > 1:
         rows = ", ".join(f"{layer} {list(value.shape)}" for layer, value in values)
         raise ObservationError(
             f"layers differ in shape, so {name} cannot be stacked: {rows}. Use .calls, one record a call"
         )
-    return torch.stack([value for _, value in values])
+    arrays = [value for _, value in values]
+    whole = _whole(arrays)
+    return torch.stack(arrays) if whole is None else whole
+
+
+def _whole(rows: list[Tensor]) -> Tensor | None:
+    """The array whose rows these are, all and in order; None: there is no such array."""
+    whole = rows[0]._base
+    if whole is None or whole.shape != (len(rows), *rows[0].shape):
+        return None
+    strides, first, step = whole.stride()[1:], whole.storage_offset(), whole.stride(0)
+    for i, row in enumerate(rows):
+        if row._base is not whole or row.stride() != strides or row.storage_offset() != first + i * step:
+            return None
+    return whole
 
 
 class StepObservation(Layers):
     """One forward."""
 
-    def __init__(self, *, step: int, fetch: "Callable[[], Measured] | None" = None) -> None:
-        """`fetch`: how its numbers are got, once somebody asks."""
+    def __init__(
+        self,
+        *,
+        step: int,
+        fetch: "Callable[[], Measured] | None" = None,
+        settle: Callable[[], None] | None = None,
+    ) -> None:
+        """`fetch`: how its numbers are got, once somebody asks. `settle`: adds calls that have yet to be measured."""
         self.step = step
-        self._measured, self._fetch = Measured(), fetch
+        self._measured, self._fetch, self._settle = Measured(), fetch, settle
 
     @property
     def calls(self) -> list[Record]:
@@ -178,6 +205,12 @@ class StepObservation(Layers):
     def hidden(self) -> dict[str, Tensor]:
         """Norm of what each block puts out."""
         return self._got().hidden
+
+    def add_hidden(self, block: str, norm: Float[Tensor, "batch query"]) -> None:
+        """One more block has run; it may do so several times (ALBERT)."""
+        hidden = self._measured.hidden
+        turn = sum(other.split("#")[0] == block for other in hidden)
+        hidden[f"{block}#{turn}" if turn else block] = norm
 
     @property
     def _records(self) -> list[Record]:
@@ -191,7 +224,7 @@ class StepObservation(Layers):
         """Norm of the hidden state after each block."""
         if not self.hidden:
             raise ObservationError("hidden_norm was not observed; ask for it: observe(model, hidden_norms=True)")
-        return _stacked("hidden_norm", list(self.hidden.items()))
+        return _stacked("hidden_norm", list(self.hidden.items())).clone()
 
     def __repr__(self) -> str:
         return f"StepObservation(step {self.step}, {len(self.calls)} attention calls)"
@@ -199,6 +232,7 @@ class StepObservation(Layers):
     def pack(self) -> None:
         """Bring the arrays to host memory, one copy for all layers of one kind and shape."""
         packed = self.packed()
+        self._settle = None
         self._measured = packed.unpack([stack.cpu() for stack in packed.stacks], step=self.step)
 
     def packed(self) -> "Packed":
@@ -206,8 +240,11 @@ class StepObservation(Layers):
         return Packed.of(self._got())
 
     def _got(self) -> "Measured":
-        if self._fetch is not None:
-            self._measured, self._fetch = self._fetch(), None
+        if self._settle is not None:
+            self._settle()
+        fetch = self._fetch
+        if fetch is not None:
+            self._measured, self._fetch = fetch(), None
         return self._measured
 
 

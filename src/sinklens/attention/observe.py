@@ -9,19 +9,24 @@ Nothing about the model's results changes under observation, and nothing stays b
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
+from threading import RLock
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from sinklens.attention.call import AttentionCall
-from sinklens.attention.capture import Beside, capturing, fetching
+from sinklens.attention.capture import Beside, capturing
 from sinklens.attention.clock import StepNumber
 from sinklens.attention.intervener import Intervener, InterventionSettings
-from sinklens.attention.measure import GroupRule, Meter, Wanted, check_groups, check_maps
+from sinklens.attention.measure import GroupRule, Meter, Shown, Wanted, check_groups, check_maps
 from sinklens.attention.observation import Observation, Packed, StepObservation
+from sinklens.attention.outbox import Outbox
 from sinklens.attention.seam import Intervention, Kind, Seen, registered
+from sinklens.attention.together import logits_of, may_wait
 from sinklens.attention.watch import Watch
 from sinklens.errors import ObservationError, UsageError, choose
+from sinklens.kernels.chunked import SLAB_ELEMENTS
 from sinklens.kernels.received import IMPLS
 
 MAP_BYTES = 2**30
@@ -41,9 +46,16 @@ class _Observer:
         self._measured: set[tuple[Kind, int]] = set()  # layers, whatever became of the steps since
         self._beside = Beside()
         self._packed: Packed | None = None  # of the last forward that was captured
+        self._step = StepObservation(step=0)  # of the forward under way
+        self._owner: nn.Module | None = None  # of the call under way
+        self._waiting: list[Shown] = []  # calls of the forward under way, to be measured together
+        self._logits = 0  # that they have
+        self._patient = not wanted.ranks and not wanted.maps  # a hook may change the output; maps have a limit
+        self._settling = RLock()  # another thread may read meanwhile
         watch.on_end = self._end
 
     def describe(self, call: AttentionCall, owner: nn.Module, kind: Kind) -> AttentionCall:
+        self._owner = owner
         return self.watch.describe(call, owner, kind)
 
     def see(self, seen: Seen) -> None:
@@ -51,21 +63,39 @@ class _Observer:
         assert site is not None
         if self.wanted.layers is not None and site.kind == "self" and site.layer not in self.wanted.layers:
             return
-        call = seen.incoming if self.wanted.before else seen.effective
+        call = self.meter.measured(seen)
         step = self.current()
         self._measured.add((site.kind, site.layer))
-        with self._beside.branch(seen) if capturing() else nullcontext():
-            step.calls.append(self.meter.measure(seen, self.watch.step(), self.watch.canvas(call)))
+        shown = Shown(seen=seen, step=self.watch.step(), canvas=self.watch.canvas(call))
+        if self._patient and self._owner is not None and may_wait(seen, self._owner):
+            with self._settling:
+                self._waiting.append(shown)
+                self._logits += logits_of(call)
+            if self._logits >= SLAB_ELEMENTS:
+                self._settle()
+            return
+        self._settle()
+        with self._beside.branch(self.meter.reads(seen)) if capturing() else nullcontext():
+            step.calls.extend(self.meter.measure([shown]))
+
+    def _settle(self) -> None:
+        """Measure what waits, for the forward under way."""
+        with self._settling:
+            waiting, self._waiting, self._logits = self._waiting, [], 0
+            if waiting:
+                self._step.calls.extend(self.meter.measure(waiting))
 
     def current(self) -> StepObservation:
         """The entry of the forward under way."""
         if self._forward != self.watch.forwards:
             self._forward = self.watch.forwards
             self.meter.new_forward()
-            self.observation.steps.append(StepObservation(step=int(self.watch.step())))
-        return self.observation.steps[-1]
+            self._step = StepObservation(step=int(self.watch.step()), settle=self._settle)
+            self.observation.steps.append(self._step)
+        return self._step
 
     def _end(self) -> None:
+        self._settle()
         if self._forward != self.watch.forwards or not self.observation.steps:
             return
         if capturing():
@@ -103,15 +133,16 @@ class Replayed:
 
     def __init__(self, *, observer: _Observer, packed: Packed, rules: Callable[[StepNumber], None]) -> None:
         self._observer, self._packed, self._rules = observer, packed, rules
+        self._outbox = Outbox(packed.stacks)
 
     def before(self) -> None:
         self._rules(self._observer.watch.step())
 
     def after(self) -> None:
         """The copies are asked for now and waited for when somebody reads them."""
-        fetch = fetching(self._packed.stacks)
+        parcel = self._outbox.send()
         step, packed = int(self._observer.watch.step()), self._packed
-        self._observer.again(StepObservation(step=step, fetch=lambda: packed.unpack(fetch(), step=step)))
+        self._observer.again(StepObservation(step=step, fetch=lambda: packed.unpack(parcel.open(), step=step)))
 
 
 @contextmanager
@@ -210,9 +241,9 @@ def _hidden_norms(model: nn.Module, observer: _Observer) -> Iterator[None]:
     def note(name: str, output: Any) -> None:
         states = output[0] if isinstance(output, tuple) else output
         if isinstance(states, Tensor) and not states.is_nested:
-            hidden = observer.current().hidden
-            turn = sum(other.split("#")[0] == name for other in hidden)  # a block may run several times (ALBERT)
-            hidden[f"{name}#{turn}" if turn else name] = states.detach().float().norm(dim=-1)
+            wide = torch.promote_types(states.dtype, torch.float32)  # within the one kernel: no copy is made
+            norm = torch.linalg.vector_norm(states.detach(), dim=-1, dtype=wide)
+            observer.current().add_hidden(name, norm.float())
 
     with ExitStack() as stack:
         for name, block in blocks.items():

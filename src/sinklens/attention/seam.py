@@ -112,7 +112,8 @@ def attend(
             output = _with_other_rows(forward.output, call)
         if not recomputing():  # else it has been seen, in the forward
             for scope, known in zip(scopes, described, strict=True):
-                scope.see(Seen(incoming=known, effective=_located(effective, known), forward=forward))
+                seen = known if effective is shown else _located(effective, known)
+                scope.see(Seen(incoming=known, effective=seen, forward=forward))
     return output
 
 

@@ -169,8 +169,12 @@ class Masking:
         """The forward that is captured ends."""
         self._graph.beside.join()
 
+    def captured(self) -> None:
+        """A forward was captured and has not run."""
+        self._graph.captured(memory.place for memory in self._memories.values() if memory.place is not None)
+
     def before_replay(self, step: int) -> None:
-        self._graph.set_clock(step)
+        self._graph.begin(step)
 
     def after_replay(self, step: int) -> None:
         """The card has run a step: its doses are there."""

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from sinklens.attention.call import AttentionCall
+from sinklens.attention.capture import capturing
 from sinklens.errors import UsageError
 from sinklens.interventions.mask_sinks import MaskSinks
 from sinklens.interventions.targeting import Targeting
@@ -68,7 +69,7 @@ def _means(call: AttentionCall) -> Float[Tensor, "batch head keys_or_1 value_dim
     if call.real_keys is not None:
         counted = counted & call.real_keys[:, None]
     weight = counted[..., None].to(value.dtype)
-    if seen.shape[2] == 1 or looks_ahead(call):
+    if seen.shape[2] == 1 or capturing() or looks_ahead(call):  # no step of a causal model is captured
         return (value * weight).sum(2, keepdim=True) / weight.sum(2, keepdim=True).clamp(min=1)
     order = call.where_keys().argsort()
     sums, counts = ((x[:, :, order]).cumsum(2)[:, :, order.argsort()] for x in (value * weight, weight))

@@ -23,7 +23,8 @@ from sinklens.errors import UsageError
 from sinklens.models.language_model import LanguageModel
 from sinklens.types import ModelSpec
 
-WARM = 2  # forwards of a shape before it is captured: kernels are compiled and chosen there
+WARM = 2  # forwards of a shape before it is captured: kernels are compiled there, and an intervention makes its choices
+WARM_OBSERVED = 1  # where there is none
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,7 +73,8 @@ class CapturedModel:
         graph = self._graphs.get(key)
         if graph is None:
             self._count[key] = self._count.get(key, 0) + 1
-            if self._count[key] <= WARM:
+            warm = WARM_OBSERVED if all(scope.intervention is None for scope in scopes) else WARM
+            if self._count[key] <= warm:
                 return self.model(ids, attention_mask=attention_mask)
             graph = self._graphs[key] = self._capture(ids, attention_mask, scopes)
         return graph.run(ids)
@@ -92,9 +94,9 @@ class CapturedModel:
         place, graph = ids.clone(), torch.cuda.CUDAGraph()
         with capture(graph):
             logits = self.model(place, attention_mask=attention_mask)
-        if attention_mask is not None:
-            graph.replay()  # query groups are told apart with what the graph makes of the mask
         observers = tuple(scope.captured() for scope in scopes)  # type: ignore[attr-defined]
+        if attention_mask is not None:
+            graph.replay()  # a trial: query groups are told apart with what the graph makes of the mask
         return _Graph(replay=graph.replay, ids=place, logits=logits, observers=observers)
 
     def _refuse_partial(self, scopes: tuple[Scope, ...]) -> None:

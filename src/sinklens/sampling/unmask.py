@@ -49,6 +49,9 @@ def select_top(confidence: Float[Tensor, "batch position"], counts: list[int]) -
     chosen = torch.zeros_like(confidence, dtype=torch.bool)
     # Rows of one count together. Equal confidences fall as in the originals, which go row by row: a row's topk does not
     # depend on the rows beside it, but on its count it does.
+    if len(set(counts)) == 1:  # nearly always; then nothing is copied to the card
+        chosen.scatter_(1, confidence.topk(counts[0]).indices, True)
+        return chosen & (confidence > -torch.inf)
     for count in set(counts):
         alike = confidence.new_tensor([row for row, own in enumerate(counts) if own == count], dtype=torch.long)
         chosen[alike.unsqueeze(1), confidence[alike].topk(count).indices] = True
