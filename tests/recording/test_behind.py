@@ -1,5 +1,6 @@
 """Work behind a run: in order, all done at the end, and never lost."""
 
+import sys
 import threading
 import time
 
@@ -68,3 +69,19 @@ def test_an_error_of_the_run_is_the_one_that_is_raised() -> None:
     with pytest.raises(KeyboardInterrupt), Behind() as behind:
         behind.do(fail)
         raise KeyboardInterrupt
+
+
+def test_threads_take_turns_as_before_afterwards() -> None:
+    usual = sys.getswitchinterval()
+    with Behind():
+        assert sys.getswitchinterval() < usual
+    with pytest.raises(ZeroDivisionError), Behind() as behind:
+        behind.do(lambda: print(1 // 0))
+    assert sys.getswitchinterval() == usual
+    first, second = Behind(), Behind()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert sys.getswitchinterval() < usual
+    second.__exit__(None, None, None)
+    assert sys.getswitchinterval() == usual

@@ -13,18 +13,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from sinklens.errors import SinklensError
 from sinklens.traces import sample as sample_module
+from sinklens.traces.joined import JoinedFile
 from sinklens.traces.write import TraceWriter
 from traces.synthetic import end_of, manifest, steps_of
 
 SAMPLES = 3
 SMALL_BUFFER = 6000  # bytes: several row groups a layer
 OPERATIONS: dict[str, tuple[Any, str]] = {
-    "write": (pq.ParquetWriter, "write_table"),  # inside the writing of a sample: its files are open
-    "close": (pq.ParquetWriter, "close"),
+    "write": (JoinedFile, "append"),  # inside the writing of a sample: its files are open
+    "close": (JoinedFile, "close"),
     "fsync": (os, "fsync"),
     "rename": (os, "rename"),  # between write and rename
     "replace": (os, "replace"),  # before a manifest; the second one is the final one

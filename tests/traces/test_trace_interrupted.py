@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from sinklens.errors import TraceError, UsageError
 from sinklens.traces import sample as sample_module
+from sinklens.traces.files import SampleFiles
+from sinklens.traces.joined import JoinedFile
 from sinklens.traces.read import open_trace
 from sinklens.traces.schema import TABLES
 from sinklens.traces.write import TraceWriter
@@ -122,8 +125,43 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     assert_same(folder, tmp_path / "whole")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("table", ["attention", "steps"])
+def test_a_full_disk_under_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str) -> None:
+    """What a file has buffered is refused when it is closed, too."""
+    path = SampleFiles._path
+    full = lambda self, name: Path("/dev/full") if name == table else path(self, name)  # noqa: E731
+    monkeypatch.setattr(SampleFiles, "_path", full)
+    with pytest.raises(TraceError, match=r"sample 0 .*No space left.*0 of 2 samples .* kept.*make room and resume"):
+        write_trace(tmp_path / "a")
+    assert not list(tmp_path.rglob("*.part")) and not list(tmp_path.rglob("*.parquet"))
+
+
+def test_an_interrupt_while_row_groups_are_made_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = open_trace(write_trace(tmp_path / "whole"))
+    results, result = iter(range(1000)), Future.result
+
+    def interrupted(self: Any, timeout: float | None = None) -> Any:
+        if next(results) == 1:
+            raise KeyboardInterrupt
+        return result(self, timeout)
+
+    with TraceWriter.create(tmp_path / "a", manifest(), samples=2) as writer:
+        for number in writer.missing:
+            with writer.sample(number) as sample:
+                for rows in steps_of(number):
+                    sample.add(rows)
+                with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+                    patch.setattr(Future, "result", interrupted)
+                    sample._files.settle()
+                sample.end(end_of(number))
+        writer.finish()
+    assert next(results) > 1
+    assert open_trace(tmp_path / "a").table("attention").equals(whole.table("attention"))
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-@pytest.mark.parametrize("method", ["write_table", "close"])
+@pytest.mark.parametrize("method", ["append", "close"])
 def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, code: int) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(code, os.strerror(code))
@@ -132,7 +170,7 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, me
         with writer.sample(0) as sample:
             sample.end(end_of(0))
         with monkeypatch.context() as patch:
-            patch.setattr(pq.ParquetWriter, method, refuse)
+            patch.setattr(JoinedFile, method, refuse)
             advice = "make room and resume" if code != errno.EIO else "see to that and resume"
             with pytest.raises(TraceError, match=rf"sample 1 .*{os.strerror(code)}.*1 of 2 samples .* kept.*{advice}"):
                 write_samples(writer)

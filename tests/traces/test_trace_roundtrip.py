@@ -154,6 +154,7 @@ def test_many_small_row_groups_hold_the_same(
     """However often the buffer is emptied, every table and every layer is the same."""
     whole = open_trace(write_trace(tmp_path / "whole", causal=causal, detail=detail, steps=7, with_maps=True))
     monkeypatch.setattr(sample_module, "BUFFER_BYTES", 4000)
+    monkeypatch.setattr(sample_module, "SIFTED_BYTES", 1)
     often = open_trace(write_trace(tmp_path / "often", causal=causal, detail=detail, steps=7, with_maps=True))
     group_counts = [
         sum(fragment.num_row_groups for fragment in trace.dataset("attention").get_fragments())

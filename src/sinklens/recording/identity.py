@@ -2,7 +2,8 @@
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, is_dataclass
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -42,13 +43,31 @@ def short_name(source: str) -> str:
 
 def hash_weights(model: nn.Module) -> str | None:
     """sha256 over names, shapes, dtypes and bytes of all parameters and buffers; None where some are not in memory."""
-    digest = sha256()
-    for name, tensor in sorted(model.state_dict(keep_vars=True).items()):
-        if not isinstance(tensor, torch.Tensor) or tensor.device.type == "meta":
-            return None
+    digest, state = sha256(), sorted(model.state_dict(keep_vars=True).items())
+    if any(not isinstance(tensor, torch.Tensor) or tensor.device.type == "meta" for _, tensor in state):
+        return None
+    for (name, tensor), data in zip(state, _one_ahead(_bytes_of, [tensor for _, tensor in state]), strict=True):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        digest.update(data)
     return digest.hexdigest()
+
+
+def _one_ahead(make: Callable[[torch.Tensor], memoryview], tensors: Sequence[torch.Tensor]) -> Iterator[memoryview]:
+    """Of every tensor, the next one being made in a thread: it comes from the card while the last is hashed."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        made: Future[memoryview] | None = None
+        for tensor in tensors:
+            following = thread.submit(make, tensor)
+            if made is not None:
+                yield made.result()
+            made = following
+        if made is not None:
+            yield made.result()
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    data: memoryview = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+    return data
 
 
 def hash_json(document: Any) -> str:

@@ -1,6 +1,6 @@
 """One run, step by step, as rows of a trace.
 
-What an observer has seen of a step is handed on and forgotten, so memory holds one step at a time; steps that are not
+What an observer has seen of a step is handed on and forgotten, so memory holds few steps at a time; steps that are not
 kept run unobserved. Queries are told apart in the same pass: masked from unmasked ones on a canvas, the newest one in
 an autoregressive run.
 
@@ -178,7 +178,7 @@ class Recorder:
         norms = _norms(seen, heads)
         if self._causal:
             norms = {name: self._carried(name, values) for name, values in norms.items()}
-        null_mass = sums.get("null_mass")
+        null_mass, expected, viewers = sums.get("null_mass"), seen.group_expected, seen.group_viewers
         return AttentionRows(
             layers=self.wanted.layers,
             heads=heads,
@@ -189,8 +189,8 @@ class Recorder:
             groups={
                 name: GroupRows(
                     received=_numbers(values)[:, heads],
-                    expected=_some(_numbers(seen.group_expected[name]), heads),
-                    viewers=_some(_numbers(seen.group_viewers[name]), heads),
+                    expected=_some(_numbers(expected[name]), heads),
+                    viewers=_some(_numbers(viewers[name]), heads),
                 )
                 for name, values in seen.groups.items()
             },

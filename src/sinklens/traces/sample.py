@@ -1,6 +1,7 @@
 """One sample on its way to the disk: steps come in, row groups of one layer and a run of steps go out."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,14 @@ import numpy as np
 from sinklens.errors import UsageError, choose
 from sinklens.traces.estimate import BUFFER_BYTES
 from sinklens.traces.files import SampleFiles, lists_of
-from sinklens.traces.pack import Kept, Packed, as_stored, pack, standing_out, widen
+from sinklens.traces.pack import Packed, as_stored, pack
 from sinklens.traces.rows import AttentionRows, SampleEnd, StepRows
 from sinklens.traces.schema import groups_of
+from sinklens.traces.sifting import Sifter
 from sinklens.traces.storage import Storage
+
+SIFTED_BYTES = 32 * 2**20  # of sums on their way through the sifter
+EXACT = Storage.of(exact=True)  # a copy; it is rounded when its row group is made
 
 
 class SampleWriter:
@@ -19,15 +24,16 @@ class SampleWriter:
 
     def __init__(self, files: SampleFiles, manifest: Mapping[str, Any], storage: Storage) -> None:
         self._files = files
-        self._sparse = manifest["detail"] == "sinks"
         self._groups = groups_of(manifest["model"]["causal"])
         self._model_heads = int(manifest["model"]["heads"])
-        self._storage = storage
+        self._sifter = (
+            Sifter(files.submit, storage=storage, model_heads=self._model_heads)
+            if manifest["detail"] == "sinks"
+            else None
+        )
         self._lines: list[dict[str, Any]] = []  # of the table `steps`, and the seconds
         self._maps: list[dict[str, Any]] = []
         self._packed: list[tuple[int, dict[str, Packed]]] = []
-        self._held: tuple[int, AttentionRows, Kept] | None = None  # sparse: waits for the step behind it
-        self._before: Kept | None = None
         self._shape: tuple[Any, ...] | None = None
         self._bytes = self._count = self._positions = 0
         self.ended = False
@@ -48,7 +54,10 @@ class SampleWriter:
 
     def end(self, end: SampleEnd) -> None:
         """What is known now; nothing can be added behind it."""
-        self._release(None)
+        if self._sifter is not None:
+            self._sifter.end()
+            for ready in self._sifter.take():
+                self._keep(*ready)
         self._flush()
         for table in ("attention", "uniform", "steps", "timing"):
             if self._count == 0 or (table in ("attention", "uniform") and self._shape is None):
@@ -69,17 +78,17 @@ class SampleWriter:
 
     def _add_attention(self, step: int, rows: AttentionRows) -> None:
         self._check_same(step, rows)
-        rows = as_stored(rows, self._storage)
+        rows = as_stored(rows, EXACT)
         for (layer, head), values in rows.maps.items():
             site = {"step": step, "layer": layer, "head": head}
             self._maps.append(site | {"queries": values.shape[0], "keys": values.shape[1], "map": values.ravel()})
             self._bytes += values.nbytes
-        if self._sparse:
-            kept = standing_out(rows)
-            self._release(kept)
-            self._held = (step, rows, kept)
-        else:
+        if self._sifter is None:
             self._keep(step, pack(rows, kept=None, model_heads=self._model_heads))
+            return
+        self._sifter.add(step, replace(rows, maps={}))
+        for ready in self._sifter.take(room=SIFTED_BYTES):
+            self._keep(*ready)
 
     def _check_same(self, step: int, rows: AttentionRows) -> None:
         """All stored steps of a sample have the same layers, heads and columns."""
@@ -94,20 +103,12 @@ class SampleWriter:
             )
         self._shape = shape
 
-    def _release(self, following: Kept | None) -> None:
-        """Pack the step that was held: the step behind it, or that there is none, is known now."""
-        if self._held is None:
-            return
-        step, rows, kept = self._held
-        wide = widen(kept, self._before, following)
-        self._keep(step, pack(rows, kept=wide, model_heads=self._model_heads))
-        self._before, self._held = kept, None
-
     def _keep(self, step: int, tables: dict[str, Packed]) -> None:
         self._packed.append((step, tables))
         self._bytes += sum(packed.nbytes for packed in tables.values())
 
     def _flush(self) -> None:
+        self._files.settle()  # what was flushed before has had the time of a buffer: no more than two are full
         for table in self._packed[0][1] if self._packed else ():
             self._files.write_layers(table, [(step, tables[table]) for step, tables in self._packed])
         for table, lines in (("steps", self._lines), ("timing", self._lines), ("maps", self._maps)):

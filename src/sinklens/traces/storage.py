@@ -53,6 +53,12 @@ class Storage:
         """Norms as they are stored: a rounded float32 copy."""
         return round_mantissa(values, self.norm_bits)
 
+    def column(self, name: str, values: Shaped[np.ndarray, " _"]) -> Shaped[np.ndarray, " _"]:
+        """The numbers of a column as they are stored."""
+        if name not in ROUNDED:
+            return values
+        return self.received(values) if name.startswith(("received", "map")) else self.norms(values)
+
     def writer_options(self, schema: Any) -> dict[str, Any]:
         """Keywords of pyarrow.parquet.ParquetWriter. Floats that do not repeat get no dictionary."""
         split = [name for name in schema.names if self.split and name in ROUNDED]

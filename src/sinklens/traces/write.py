@@ -114,8 +114,10 @@ class TraceWriter:
                 os.rename(part, final)
                 sync(final.parent)
         except BaseException:
-            files.abandon()
-            shutil.rmtree(part, ignore_errors=True)
+            try:
+                files.abandon()
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
             raise
 
     def finish(self, extra: Mapping[str, Any] | None = None) -> None:
