@@ -18,7 +18,8 @@ import sys
 import time
 from collections.abc import Callable
 from functools import cached_property, partial
-from importlib.metadata import version
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -254,7 +255,7 @@ def measure(name: str, chosen: argparse.Namespace) -> None:
     sides = {n: (partial(method.plain, ids), partial(method.observed, ids)) for n, ids in prompts.items()}
     asked = {"device": chosen.device, "repeats": chosen.repeats, "clock": chosen.clock}
     times = {n: compare_times(*both, **asked) for n, both in sides.items()}
-    versions = {package: version(package) for package in ("torch", *method.packages)}
+    versions = {package: version_of(package) for package in ("torch", *method.packages)}
     for length, both in sides.items():
         found = times[length] | compare_peaks(*both, device=chosen.device)
         found |= {"method": name, "length": length, "versions": versions}
@@ -273,6 +274,14 @@ def once(name: str, chosen: argparse.Namespace) -> int:
     except torch.OutOfMemoryError:
         return OVER
     return 0
+
+
+def version_of(package: str) -> str:
+    """As installed; of a package that runs from its sources, as it says itself."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return str(import_module(package).__version__)
 
 
 def main() -> int:
