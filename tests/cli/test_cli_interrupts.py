@@ -6,8 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+import typer
 
-from sinklens.cli.interrupts import interrupts_deferred
+from sinklens.cli.interrupts import interrupts_deferred, interrupts_end, interrupts_named
 
 # Ctrl-C comes the moment a module is looked for: deep inside the imports of others.
 PRESSED = """
@@ -71,3 +73,64 @@ def test_an_ignored_interrupt_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class Pressed:
+    """A sequence during whose reading Ctrl-C comes: torch makes an error of its own of what it gets."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        signal.raise_signal(signal.SIGINT)
+        return index
+
+
+def test_an_error_that_a_library_makes_of_an_interrupt_is_the_interrupt() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ValueError, match="could not determine the shape"):
+        torch.tensor(Pressed())
+    with pytest.raises(KeyboardInterrupt), interrupts_named():
+        torch.tensor(Pressed())
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_error_without_an_interrupt_stays_what_it_is() -> None:
+    with pytest.raises(ValueError, match="of its own"), interrupts_named():
+        raise ValueError("of its own")
+    with pytest.raises(ValueError, match="of its own"), interrupts_end(lambda: "interrupted: nothing"):
+        raise ValueError("of its own")
+
+
+def test_what_is_kept_is_told_before_the_program_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as end, interrupts_end(lambda: "interrupted: 3 of 4 are kept"):
+        torch.tensor(Pressed())
+    assert (end.value.exit_code, capsys.readouterr().err) == (130, "interrupted: 3 of 4 are kept\n")
+
+
+# Ctrl-C comes inside a call of a library, which makes an error of its own of it.
+TAKEN = """
+import importlib, signal, sys
+
+def call(*args, **kwargs):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ValueError("of its own") from None
+
+from sinklens.cli import main
+setattr(importlib.import_module(sys.argv[1]), sys.argv[2], call)
+main(sys.argv[3:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "said"),
+    [
+        ("torch.nn.functional", "scaled_dot_product_attention", "interrupted: this is the canvas so far\n"),
+        ("safetensors", "safe_open", "interrupted\n"),
+    ],
+)
+def test_a_command_whose_library_takes_the_interrupt(shell, llada: Path, module: str, name: str, said: str) -> None:
+    done = shell(sys.executable, "-c", TAKEN, module, name, "generate", llada, "--prompt-ids", "1", "--length", 4)
+    assert (done.returncode, done.stderr) == (130, said)

@@ -20,7 +20,7 @@ from sinklens.cli.evaluate import evaluate
 from sinklens.cli.explore import explore
 from sinklens.cli.figures import figures
 from sinklens.cli.generate import generate
-from sinklens.cli.interrupts import INTERRUPTED, was_interrupted
+from sinklens.cli.interrupts import INTERRUPTED, interrupts_named, was_interrupted
 from sinklens.cli.lm_eval import PASS_THROUGH, lm_eval
 from sinklens.cli.mask import mask
 from sinklens.cli.models import models
@@ -79,7 +79,7 @@ def run(arguments: list[str] | None = None) -> None:
     loudness.set(0)
     began = time.monotonic()
     try:
-        with warnings.catch_warnings():
+        with interrupts_named(), warnings.catch_warnings():
             warnings.showwarning = _show_warning
             try:
                 app(arguments, prog_name="sinklens")

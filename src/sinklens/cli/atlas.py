@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from shlex import join, quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinklens.cli import options
-from sinklens.cli.interrupts import INTERRUPTED
+from sinklens.cli.interrupts import interrupts_end
 from sinklens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -200,16 +201,9 @@ def _run(work: "Atlas", folder: Path) -> None:
         rest = "" if left is None else f", about {duration(left)} left"
         display.show([], step=done, steps=total, label=f"measuring{rest}: ")
 
-    try:
+    told = f"interrupted: finished units are in {folder}; the same command with --to {quote(str(folder))} goes on"
+    with interrupts_end(lambda: told), closing(display):
         run_atlas(work, folder, tell=tell)
-        return
-    except KeyboardInterrupt:
-        pass
-    finally:
-        display.close()
-    there = f"interrupted: finished units are in {folder}"
-    print(f"{there}; the same command with --to {quote(str(folder))} goes on", file=sys.stderr)
-    raise typer.Exit(INTERRUPTED)
 
 
 def _report(folder: Path, *, units: int, as_json: bool) -> None:

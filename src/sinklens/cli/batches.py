@@ -14,6 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 import sinklens
+from sinklens.cli.interrupts import interrupts_named
 from sinklens.cli.live import MASK_BLOCK, CanvasDisplay, CountDisplay, Display
 from sinklens.cli.output import stderr_console
 from sinklens.models.language_model import LanguageModel
@@ -115,8 +116,9 @@ def run_batches(
         began = time.monotonic()
         try:
             # One seed for all would repeat the same draws in every batch.
-            made = sinklens.generate(model, ids, watched, seed=None if seed is None else seed + number)
-            rows = _finished(model, made, sampler)
+            with interrupts_named():
+                made = sinklens.generate(model, ids, watched, seed=None if seed is None else seed + number)
+                rows = _finished(model, made, sampler)
         except KeyboardInterrupt:
             outcome.interrupted = True
             rows = _so_far(model, watched, width=max(map(len, ids)), rows=len(batch))

@@ -1,18 +1,18 @@
 """`sinklens card`: one page on the sinks of one model, fit to be cited."""
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from sinklens.cli import options
 from sinklens.cli.evaluate import size_of
-from sinklens.cli.interrupts import INTERRUPTED
+from sinklens.cli.interrupts import interrupts_end
 from sinklens.cli.numbers import parse_numbers
 from sinklens.errors import UsageError
 from sinklens.report.card_plan import PLAN, CardPlan, TextPlan, refuse_other
@@ -131,15 +131,12 @@ class _Work:
         refuse_other(self.folder, self.plan)
         prepare_folder(self.folder)
         write_json(self.folder / PLAN, self.plan.document())
-        try:
+        there = f"interrupted: what is finished is in {self.folder}"
+        told = f"{there}; the same command with --to {quote(str(self.folder))} goes on"
+        with interrupts_end(lambda: told):
             self._trace()
             self._remove()
             return self._write()
-        except KeyboardInterrupt:
-            pass
-        there = f"interrupted: what is finished is in {self.folder}"
-        print(f"{there}; the same command with --to {self.folder} goes on", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED)
 
     def _trace(self) -> None:
         from sinklens.report.card import TRACE

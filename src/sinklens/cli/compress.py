@@ -1,14 +1,15 @@
 """`sinklens compress`: what a model still finds, and how well it reads, when its cache keeps few entries."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
-from shlex import join, quote
+from shlex import join
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sinklens.cli import options
-from sinklens.cli.interrupts import INTERRUPTED, import_heavy
+from sinklens.cli.interrupts import import_heavy, interrupts_end
 from sinklens.cli.numbers import parse_numbers
 from sinklens.errors import UsageError, choose
 
@@ -207,7 +208,7 @@ def _fitting(longest: int | None) -> tuple[int, ...]:
 
 def _watch(experiment: "CompressExperiment", folder: Path) -> None:
     """Run what is not there yet, with a count on stderr; leaves with the exit code of an interrupt after Ctrl-C."""
-    from sinklens.cli.experiments import duration
+    from sinklens.cli.experiments import batches_kept, duration
     from sinklens.cli.live import CountDisplay
     from sinklens.cli.output import stderr_console
     from sinklens.evaluation.compress_experiment import run
@@ -219,19 +220,8 @@ def _watch(experiment: "CompressExperiment", folder: Path) -> None:
         left = "" if now.seconds_left is None else f", about {duration(now.seconds_left)} left"
         display.show([], step=now.done, steps=now.total, label=f"{now.doing}{left}: ")
 
-    try:
+    with interrupts_end(lambda: batches_kept(folder, CompressStore(folder).batches())), closing(display):
         run(experiment, folder, progress=show)
-        return
-    except KeyboardInterrupt:
-        pass
-    finally:
-        display.close()
-    print(
-        f"interrupted: finished batches in {folder}: {CompressStore(folder).batches()}; the same command with --to "
-        f"{quote(str(folder))} goes on",
-        file=sys.stderr,
-    )
-    raise typer.Exit(INTERRUPTED)
 
 
 def _report(folder: Path, *, rows_only: bool, as_json: bool) -> None:

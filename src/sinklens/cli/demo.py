@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from sinklens.cli import options
-from sinklens.cli.interrupts import INTERRUPTED, import_heavy, interrupts_deferred
+from sinklens.cli.interrupts import INTERRUPTED, import_heavy, interrupts_deferred, interrupts_named
 
 MODELS = ("tiny-llama", "tiny-llada", "tiny-dream")
 FOLDER = Path("runs") / "demo"
@@ -89,7 +89,7 @@ def demo(
         del demo_masking, demo_parts  # loaded here, where Ctrl-C does not disturb it
     console = stdout_console(quiet=json, width=demo_tables.WIDTH)
     try:
-        with demo_workers.one_thread():
+        with interrupts_named(), demo_workers.one_thread():
             _show_and_trace(document, pace, to=to, console=console)
             _save(document, to)  # the longest part comes, and a kill leaves no time for it
             _mask(document, pace, to=to, began=began)

@@ -1,13 +1,11 @@
 """An experiment that is watched: how far it is and how long it will take, on stderr; Ctrl-C says how to go on."""
 
-import sys
+from contextlib import closing
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-import typer
-
-from sinklens.cli.interrupts import INTERRUPTED
+from sinklens.cli.interrupts import interrupts_end
 
 if TYPE_CHECKING:
     from sinklens.evaluation.experiment import Experiment, Ran
@@ -29,18 +27,8 @@ def run_watched(experiment: "Experiment", folder: Path) -> "Ran":
         what = f"{now.doing.model}, {now.doing.task}, {now.doing.condition.label}{left}: "
         display.show([], step=now.done, steps=now.total, label=what)
 
-    try:
+    with interrupts_end(lambda: batches_kept(folder, len(Store(folder).finished()))), closing(display):
         return run_experiment(experiment, folder, progress=show)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        display.close()
-    print(
-        f"interrupted: finished batches in {folder}: {len(Store(folder).finished())}; the same command with --to "
-        f"{quote(str(folder))} goes on",
-        file=sys.stderr,
-    )
-    raise typer.Exit(INTERRUPTED)
 
 
 def _tell_of_short_tasks(experiment: "Experiment") -> None:
@@ -54,6 +42,12 @@ def _tell_of_short_tasks(experiment: "Experiment") -> None:
         if one.task in BENCHMARKS and (there := len(problems(one, asked))) < asked:
             said = f"{one.task} has {there:,} problems here, fewer than the {asked:,} asked for: all of them count"
             note(said)
+
+
+def batches_kept(folder: Path, finished: int) -> str:
+    """What is said after Ctrl-C."""
+    again = f"the same command with --to {quote(str(folder))} goes on"
+    return f"interrupted: finished batches in {folder}: {finished}; {again}"
 
 
 def duration(seconds: float) -> str:

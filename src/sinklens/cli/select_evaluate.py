@@ -1,14 +1,15 @@
 """`sinklens select evaluate`: a selector beside other ways to choose tokens, over budgets and channels."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
-from shlex import join, quote
+from shlex import join
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sinklens.cli import options
-from sinklens.cli.interrupts import INTERRUPTED
+from sinklens.cli.interrupts import interrupts_end
 from sinklens.cli.select_parts import (
     EMBEDDED,
     Data,
@@ -125,6 +126,7 @@ def evaluate(
 
 def _watch(experiment: "SelectionExperiment", folder: Path, *, timed: bool) -> None:
     """Run what is not there yet, with a count on stderr; leaves with the exit code of an interrupt after Ctrl-C."""
+    from sinklens.cli.experiments import batches_kept
     from sinklens.cli.live import CountDisplay
     from sinklens.cli.output import stderr_console
     from sinklens.evaluation.selection_run import run
@@ -136,7 +138,7 @@ def _watch(experiment: "SelectionExperiment", folder: Path, *, timed: bool) -> N
     def show(now: "SelectionProgress") -> None:
         display.show([], step=now.done, steps=now.total, label=f"{now.doing}: ")
 
-    try:
+    with interrupts_end(lambda: batches_kept(folder, SelectionStore(folder).batches())), closing(display):
         run(experiment, folder, progress=show)
         if timed:
             measure_speed(
@@ -146,17 +148,6 @@ def _watch(experiment: "SelectionExperiment", folder: Path, *, timed: bool) -> N
                 alphas={spot.alpha for spot in experiment.spots},
                 progress=lambda done, total: display.show([], step=done, steps=total, label="speed: "),
             )
-        return
-    except KeyboardInterrupt:
-        pass
-    finally:
-        display.close()
-    print(
-        f"interrupted: finished batches in {folder}: {SelectionStore(folder).batches()}; the same command with --to "
-        f"{quote(str(folder))} goes on",
-        file=sys.stderr,
-    )
-    raise typer.Exit(INTERRUPTED)
 
 
 def _report(folder: Path, *, as_json: bool) -> None:

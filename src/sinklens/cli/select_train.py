@@ -1,6 +1,6 @@
 """`sinklens select train`: a selector from a recipe and images."""
 
-import sys
+from contextlib import closing
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sinklens.cli import options
-from sinklens.cli.interrupts import INTERRUPTED
+from sinklens.cli.interrupts import interrupts_end
 from sinklens.cli.select_parts import DATA, Fit, device_of, import_selection, taken_by
 
 
@@ -78,12 +78,7 @@ def _train(recipe: Any, data: Any, held: Any, folder: Path, *, resume: bool, dev
     def stepped(step: int, entry: Any) -> None:
         display.show([], step=step, steps=recipe.schedule.steps)
 
-    try:
+    told = f"interrupted; --resume with --to {quote(str(folder))} goes on from where it last saved"
+    with interrupts_end(lambda: told), closing(display):
         train(recipe, data, to=folder, validation=held, device=device, resume=resume, stepped=stepped)
         return [json.loads(line) for line in (folder / LOG).read_text("utf-8").splitlines()]
-    except KeyboardInterrupt:
-        pass
-    finally:
-        display.close()
-    print(f"interrupted; --resume with --to {quote(str(folder))} goes on from where it last saved", file=sys.stderr)
-    raise typer.Exit(INTERRUPTED)

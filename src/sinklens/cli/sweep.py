@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinklens.cli import options
-from sinklens.cli.interrupts import INTERRUPTED, import_heavy
+from sinklens.cli.interrupts import INTERRUPTED, import_heavy, interrupts_named
 from sinklens.errors import UsageError, choose
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _run(folder: "SweepFolder", jobs: "Sequence[Job]", *, running: "Running", re
         display.show([], step=done, steps=left)
 
     try:
-        with redirect_stdout(sys.stderr):  # where Ray says that it lost a process
+        with interrupts_named(), redirect_stdout(sys.stderr):  # where Ray says that it lost a process
             run_sweep(folder, jobs, running=running, resources=resources, seen=seen)
     except KeyboardInterrupt:
         return True

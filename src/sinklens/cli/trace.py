@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinklens.cli import options
-from sinklens.cli.interrupts import INTERRUPTED
+from sinklens.cli.interrupts import interrupts_end
 from sinklens.cli.loading import find_model
 from sinklens.cli.numbers import parse_maps, parse_numbers, show_bytes
 from sinklens.cli.output import fresh_folder, note
@@ -150,15 +151,12 @@ def _record(plan: "Plan", folder: Path, *, resume: bool) -> Any:
     def show(number: int, samples: int, step: int) -> None:
         display.show([], step=step, steps=max(step, plan.steps), label=f"[{number + 1}/{samples}] ")
 
-    try:
+    def told() -> str:
+        done = len(finished_samples(folder))
+        return f"interrupted: {done} of {len(plan.ids)} prompts are in {folder}; --resume goes on"
+
+    with interrupts_end(told), closing(display):
         return run_plan(plan, to=folder, resume=resume, progress=show)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        display.close()
-    done = len(finished_samples(folder))
-    print(f"interrupted: {done} of {len(plan.ids)} prompts are in {folder}; --resume goes on", file=sys.stderr)
-    raise typer.Exit(INTERRUPTED)
 
 
 def _print(document: dict[str, Any], text: str, *, as_json: bool) -> None:

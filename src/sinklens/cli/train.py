@@ -1,6 +1,6 @@
 """`sinklens train`: a small language model from a recipe, with its sinks measured as they form."""
 
-import sys
+from contextlib import closing
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from sinklens.cli import options
-from sinklens.cli.interrupts import INTERRUPTED, import_heavy
+from sinklens.cli.interrupts import import_heavy, interrupts_end
 
 
 def train(
@@ -72,7 +72,11 @@ def _run(
         shown = ", ".join(f"{name} {value}" for name, value in _shown(entry).items())
         note(shown)
 
-    try:
+    def told() -> str:
+        done = read_log(folder)[-1]["step"] if read_log(folder) else 0
+        return f"interrupted after step {done}; --resume goes on from the last segment in {folder}"
+
+    with interrupts_end(told), closing(display):
         train(
             recipe,
             data=data,
@@ -84,13 +88,6 @@ def _run(
             stepped=lambda step: display.show([], step=step, steps=recipe.schedule.steps),
         )
         return read_log(folder)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        display.close()
-    done = read_log(folder)[-1]["step"] if read_log(folder) else 0
-    print(f"interrupted after step {done}; --resume goes on from the last segment in {folder}", file=sys.stderr)
-    raise typer.Exit(INTERRUPTED)
 
 
 def _shown(entry: dict[str, Any]) -> dict[str, str]:
