@@ -121,7 +121,7 @@ def _record(plan: Plan, number: int, sample: SampleWriter, progress: Progress | 
 
     def write(made: Callable[[], StepRows]) -> None:
         rows = made()
-        sample.add(rows)
+        sample.add(rows, copy=False)
         occurring.update(rows.ids.tolist(), rows.committed_ids.tolist())
 
     with closing(recorder.rows()) as steps, Behind() as behind:  # whatever happens, the observer is gone afterwards

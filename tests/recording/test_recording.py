@@ -17,6 +17,8 @@ from sinklens.attention.clock import StepNumber, at_step
 from sinklens.attention.seam import scopes_of
 from sinklens.errors import ObservationError, UsageError
 from sinklens.models.load import wrap
+from sinklens.recording.steps import Recorder
+from sinklens.recording.wanted import Wanted
 from sinklens.verification.certificate import describe_files, write_certificate
 
 PROMPT = [17, 42, 8, 99, 23]
@@ -113,6 +115,27 @@ def test_a_causal_trace_sums_over_all_queries_so_far(tmp_path: Path, name: str, 
     canvases = made.canvases(1)
     assert not canvases.masked.any() and canvases.prompt_length == 4
     assert (canvases.committed.argmax(-1)[: steps - 1] == np.arange(4, 4 + steps - 1)).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_a_step_has_handed_over_is_not_changed_by_those_behind_it(golden: Path, causal: bool) -> None:
+    """The writer keeps arrays as they are until their row group is made, many steps later."""
+    window = next(row for row in rows() if row.name == "gemma3")
+    model = wrap(window.build("sdpa")) if causal else sl.load(golden / "llada")
+    sampler = sl.AutoregressiveSampler(length=6) if causal else LLADA
+    wanted = Wanted(layers=tuple(range(model.spec.layers)), heads=tuple(range(model.spec.heads)))
+    kept, copies = [], []
+    for made in Recorder(model, PROMPT[:3], sampler, wanted=wanted, seed=0).rows():
+        attention = made().attention
+        assert attention is not None
+        parts = {"all": attention, **attention.groups}
+        arrays = [value for part in parts.values() for value in vars(part).values() if isinstance(value, np.ndarray)]
+        kept.append(arrays)
+        copies.append([array.copy() for array in arrays])
+    assert len(kept) > 2
+    for now, then in zip(kept, copies, strict=True):
+        for one, other in zip(now, then, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_layers_heads_and_every_nth_step(golden: Path, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ _STACKED = (
     "output_size",
 )
 
+_SUMS = {"by_group": "received", "expected_by_group": "expected", "viewers_by_group": "viewers"}  # and their sum
 _NORMS = "ask for it: observe(model, norms=True)"
 _RANKS = "ask for it: observe(model, ranks=True)"
 _CONTRIBUTION = (
@@ -49,17 +50,17 @@ class Layers(ABC):
     @property
     def received(self) -> Float[Tensor, "layer batch head key"]:
         """Attention received: column sums over the queries, raw. Padding is 0."""
-        return self._over_layers("received", "by_group").sum(1)
+        return self._sums("by_group").sum(1)
 
     @property
     def expected(self) -> Float[Tensor, "layer batch heads_or_1 key"]:
         """What uniform attention under the same mask would give."""
-        return self._over_layers("expected", "expected_by_group").sum(1)
+        return self._sums("expected_by_group").sum(1)
 
     @property
     def viewers(self) -> Float[Tensor, "layer batch heads_or_1 key"]:
         """How many counted queries may see each key."""
-        return self._over_layers("viewers", "viewers_by_group").sum(1)
+        return self._sums("viewers_by_group").sum(1)
 
     @property
     def fair_share(self) -> Float[Tensor, "layer batch head key"]:
@@ -97,62 +98,75 @@ class Layers(ABC):
 
     @property
     def key_norm(self) -> Float[Tensor, "layer batch kv_head key"]:
-        return self._stack("key_norm", _NORMS)
+        return self._own("key_norm", _NORMS)
 
     @property
     def value_norm(self) -> Float[Tensor, "layer batch kv_head key"]:
-        return self._stack("value_norm", _NORMS)
+        return self._own("value_norm", _NORMS)
 
     @property
     def contribution(self) -> Float[Tensor, "layer batch head key"]:
         """Received x norm of the value behind the head's output projection."""
-        return self._stack("output_norm", _CONTRIBUTION, asked="contribution") * self.received
+        return self._own("output_norm", _CONTRIBUTION, asked="contribution") * self.received
 
     @property
     def entropy(self) -> Float[Tensor, "layer batch head query"]:
         """Entropy of every attention row, in nats."""
-        return self._stack("entropy", "ask for it: observe(model, entropy=True)")
+        return self._own("entropy", "ask for it: observe(model, entropy=True)")
 
     @property
     def output_norm(self) -> Float[Tensor, "layer batch head key"]:
         """Norm of every value behind the head's output projection."""
-        return self._stack("output_norm", _CONTRIBUTION)
+        return self._own("output_norm", _CONTRIBUTION)
 
     @property
     def output_rank(self) -> Float[Tensor, "layer batch head"]:
         """Effective rank of what each head puts out over the queries: 1 is the same direction for all."""
-        return self._stack("output_rank", _RANKS)
+        return self._own("output_rank", _RANKS)
 
     @property
     def output_size(self) -> Float[Tensor, "layer batch head"]:
         """Root mean square over queries of the norm of what each head puts out."""
-        return self._stack("output_size", _RANKS)
+        return self._own("output_size", _RANKS)
 
     @property
     def maps(self) -> dict[tuple[int, int], Float[Tensor, "batch query key"]]:
         """The full maps that were asked for, by (layer, head)."""
         return {(r.site.layer, head): values for r in self._records for head, values in r.maps.items()}
 
-    def _by_group(self, name: str) -> dict[str, Tensor]:
-        names = self._records[0].group_names
-        stacked = self._over_layers(name, name) if names else None
-        return {} if stacked is None else {group: stacked[:, i].clone() for i, group in enumerate(names)}
+    def stacked(self, name: str) -> Tensor | None:
+        """A field of the records over all layers, not to be changed; None where one lacks it.
 
-    def _over_layers(self, name: str, field: str) -> Float[Tensor, "layer group batch heads_or_1 key"]:
-        """Sums by query group, for `name`. One head for all, except where masks differ between heads."""
-        records = self._records
-        values = [getattr(record, field) for record in records]
-        heads = max(value.shape[2] for value in values)
-        if any(value.shape[2] < heads for value in values):
-            values = [value.expand(-1, -1, heads, -1) for value in values]
-        return _stacked(name, [(r.site.module, value) for r, value in zip(records, values, strict=True)])
-
-    def _stack(self, name: str, needs: str, *, asked: str | None = None) -> Tensor:
+        Where one array holds all layers, that array itself. Sums have one head for all, except where masks differ
+        between heads.
+        """
         records = self._records
         values = [getattr(record, name) for record in records]
         if any(value is None for value in values):
+            return None
+        if name in _SUMS:
+            heads = max(value.shape[2] for value in values)
+            if any(value.shape[2] < heads for value in values):
+                values = [value.expand(-1, -1, heads, -1) for value in values]
+        called = _SUMS.get(name, name)
+        return _stacked(called, [(r.site.module, value) for r, value in zip(records, values, strict=True)])
+
+    def _sums(self, name: str) -> Float[Tensor, "layer group batch heads_or_1 key"]:
+        sums = self.stacked(name)
+        assert sums is not None
+        return sums
+
+    def _by_group(self, name: str) -> dict[str, Tensor]:
+        names = self._records[0].group_names
+        sums = self._sums(name) if names else None
+        return {} if sums is None else {group: sums[:, i].clone() for i, group in enumerate(names)}
+
+    def _own(self, name: str, needs: str, *, asked: str | None = None) -> Tensor:
+        """An array of the reader's own."""
+        values = self.stacked(name)
+        if values is None:
             raise ObservationError(f"{asked or name} was not observed; {needs}")
-        return _stacked(name, [(r.site.module, value) for r, value in zip(records, values, strict=True)]).clone()
+        return values.clone()
 
 
 def _stacked(name: str, values: list[tuple[str, Tensor]]) -> Tensor:

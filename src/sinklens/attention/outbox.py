@@ -1,11 +1,12 @@
-"""What a CUDA graph writes, on its way to host memory while the card goes on with the next step.
+"""Numbers on their way to host memory while the card goes on with the next step.
 
-Numbers are copied aside on the card, which takes no time, and from there to pinned memory on a stream of their own. A
-few such places are used in turn: what is still unread when its turn comes again moves on to ordinary memory.
+What a CUDA graph writes is copied aside on the card, which takes no time, and from there to pinned memory on a stream
+of its own. A few such places are used in turn: what is still unread when its turn comes again moves on to ordinary
+memory. Tensors that nobody overwrites need no place aside.
 """
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from threading import Lock
@@ -16,6 +17,8 @@ from torch import Tensor
 
 FEWEST, MOST = 2, 8  # places
 PINNED_BYTES = 2**26  # that they take, unless the fewest take more
+
+Arriving = Callable[[], list[Tensor]]  # waits for them
 
 
 @dataclass(kw_only=True, eq=False)
@@ -76,6 +79,32 @@ class Outbox:
         parcel = Parcel(place)
         place.parcel = weakref.ref(parcel)
         return parcel
+
+
+class Courier:
+    """Of tensors that nobody overwrites, one step's after the other's."""
+
+    def __init__(self) -> None:
+        self._stream: torch.cuda.Stream | None = None
+
+    def send(self, *tensors: Tensor) -> Arriving:
+        """What is in host memory already is not copied. A copy in the order of the run would wait for its next step."""
+        if tensors[0].device.type != "cuda":
+            return lambda: [tensor.cpu() for tensor in tensors]
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(tensors[0].device)  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream(tensors[0].device))
+        with torch.cuda.stream(self._stream):
+            copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]  # to pinned memory
+            arrived = self._stream.record_event()
+        for tensor in tensors:
+            tensor.record_stream(self._stream)  # whose memory is nobody else's until then
+
+        def wait() -> list[Tensor]:
+            arrived.synchronize()
+            return copies
+
+        return wait
 
 
 def _pinned(tensor: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from torch import Tensor
 from sinklens.attention.clock import StepNumber
 from sinklens.attention.observation import Observation, StepObservation
 from sinklens.attention.observe import observe
+from sinklens.attention.outbox import Arriving, Courier
 from sinklens.errors import ObservationError
 from sinklens.recording.running import RunningSums
 from sinklens.recording.wanted import Wanted
@@ -30,7 +31,11 @@ from sinklens.sampling.generate import steps
 from sinklens.sampling.step import Sampler, Step
 from sinklens.traces.rows import AttentionRows, GroupRows, StepRows
 
+SUMS = {"received": "by_group", "expected": "expected_by_group", "viewers": "viewers_by_group"}
 ANY_SIZE = 2**62  # of maps: they are written and forgotten step by step
+
+
+Some = slice | list[int]  # of the heads; a slice makes no copy
 
 
 class _Ended(Exception):  # noqa: N818 - not an error
@@ -54,8 +59,11 @@ class Recorder:
         self.canvas: Int[Tensor, " position"] = torch.tensor(prompt)
         self._run = steps(model, [prompt], sampler, seed=seed, graph=graph)
         self._causal: bool = model.spec.causal
+        every = wanted.heads == tuple(range(model.spec.heads))
+        self._heads: Some = slice(None) if every else list(wanted.heads)
         self._sums = RunningSums()  # of an autoregressive run
         self._index = 0
+        self._courier = Courier()
         self._open = ExitStack()  # the observer's context
         self._seen: Observation | None = None
         self._asked: object = None  # what it was entered for
@@ -70,7 +78,9 @@ class Recorder:
                 while True:
                     began = time.monotonic()
                     step, seen = self._advance()
-                    yield partial(self._row, self._index, step, seen, seconds=time.monotonic() - began)
+                    decided = self._courier.send(step.canvas[0], step.committed[0], step.confidence[0])
+                    seconds = time.monotonic() - began
+                    yield partial(self._row, self._index, step, decided, seen, seconds=seconds)
                     self._index += 1
         except _Ended:
             return
@@ -129,8 +139,10 @@ class Recorder:
             return {}
         return {"masked": lambda step: _masked(step, mask_id), "unmasked": lambda step: ~_masked(step, mask_id)}
 
-    def _row(self, index: int, step: Step, seen: StepObservation | None, *, seconds: float) -> StepRows:
-        after, committed = step.canvas[0].cpu(), step.committed[0].cpu()
+    def _row(
+        self, index: int, step: Step, decided: Arriving, seen: StepObservation | None, *, seconds: float
+    ) -> StepRows:
+        after, committed, confidence = decided()
         before = self._before(index, after, committed)
         self.canvas = after
         places = (committed & ~self._is_masked(after)).nonzero().flatten()  # a proposed mask is no token
@@ -141,7 +153,7 @@ class Recorder:
             masked=self._is_masked(before).numpy(),
             committed=places.numpy().astype(np.int32),
             committed_ids=after[places].numpy().astype(np.int32),
-            confidence=step.confidence[0].cpu().numpy(),
+            confidence=confidence.numpy(),
             block=None if step.block is None else (step.block.start, step.block.stop),
             seconds=seconds,
             attention=attention,
@@ -161,8 +173,8 @@ class Recorder:
         self, index: int, seen: StepObservation, *, keys: int, computed: range | None
     ) -> AttentionRows | None:
         """The arrays of this step, summed over the steps so far in a causal run; None: not to be kept."""
-        heads = list(self.wanted.heads)
-        sums = {name: _numbers(getattr(seen, name)) for name in ("received", "expected", "viewers")}
+        heads, parts = self._heads, {name: _sums(seen, field) for name, field in SUMS.items()}
+        sums = {name: values.sum(1) for name, values in parts.items()}
         if any(record.null_mass is not None for record in seen.calls):
             sums["null_mass"] = _numbers(seen.null_mass)[..., None]
         queries, hidden = seen.calls[0].queries, self._hidden(seen)
@@ -175,24 +187,20 @@ class Recorder:
             hidden = _placed(hidden, computed, keys=keys)
         if not self.wanted.stores(index):
             return None
-        norms = _norms(seen, heads)
+        norms = _norms(seen, self._heads)
         if self._causal:
             norms = {name: self._carried(name, values) for name, values in norms.items()}
-        null_mass, expected, viewers = sums.get("null_mass"), seen.group_expected, seen.group_viewers
+        null_mass = sums.get("null_mass")
         return AttentionRows(
             layers=self.wanted.layers,
-            heads=heads,
-            received=sums["received"][:, heads],
+            heads=self.wanted.heads,
+            received=_some(sums["received"], heads),
             expected=_some(sums["expected"], heads),
             viewers=_some(sums["viewers"], heads),
             queries=queries,
             groups={
-                name: GroupRows(
-                    received=_numbers(values)[:, heads],
-                    expected=_some(_numbers(expected[name]), heads),
-                    viewers=_some(_numbers(viewers[name]), heads),
-                )
-                for name, values in seen.groups.items()
+                group: GroupRows(**{name: _some(values[:, i], heads) for name, values in parts.items()})
+                for i, group in enumerate(seen.calls[0].group_names)
             },
             hidden_norm=hidden,
             maps={where: values[0].numpy() for where, values in seen.maps.items()},
@@ -220,16 +228,22 @@ def _placed(values: Float[np.ndarray, "layer query"], computed: range, *, keys: 
     return placed
 
 
-def _norms(seen: StepObservation, heads: list[int]) -> dict[str, np.ndarray | None]:
+def _norms(seen: StepObservation, heads: Some) -> dict[str, np.ndarray | None]:
     """What was measured beside the sums; None where the model has no such thing, or it was not asked for."""
     found: dict[str, np.ndarray | None] = {}
     for name in ("key_norm", "value_norm", "output_norm", "output_rank", "output_size"):
-        known = all(getattr(record, name) is not None for record in seen.calls)
-        found[name] = _numbers(getattr(seen, name)) if known else None
-    for name in ("output_norm", "output_rank", "output_size"):
-        values = found[name]
-        found[name] = None if values is None else values[:, heads]
+        values = seen.stacked(name)
+        found[name] = (
+            None if values is None else _numbers(values)[:, heads if name.startswith("output") else slice(None)]
+        )
     return found
+
+
+def _sums(seen: StepObservation, name: str) -> Float[np.ndarray, "layer group heads_or_1 key"]:
+    """By query group, of the one row of the batch."""
+    values = seen.stacked(name)
+    assert values is not None
+    return values[:, :, 0].float().numpy()
 
 
 def _numbers(values: Float[Tensor, "layer batch *rest"]) -> np.ndarray:
@@ -237,7 +251,7 @@ def _numbers(values: Float[Tensor, "layer batch *rest"]) -> np.ndarray:
     return values[:, 0].float().numpy()
 
 
-def _some(values: Float[np.ndarray, "layer heads_or_1 key"], heads: list[int]) -> np.ndarray:
+def _some(values: Float[np.ndarray, "layer heads_or_1 key"], heads: Some) -> np.ndarray:
     """Of the heads that are kept, where heads differ."""
     return values if values.shape[1] == 1 else values[:, heads]
 

@@ -24,7 +24,7 @@ from sinklens.traces.storage import Storage
 
 Guard = Callable[[], AbstractContextManager[None]]  # around whatever touches the disk
 
-THREADS = max(1, min(8, (os.cpu_count() or 1) - 1))
+THREADS = max(1, min(16, (os.cpu_count() or 1) - 1))
 
 
 class SampleFiles:

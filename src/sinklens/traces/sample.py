@@ -16,7 +16,7 @@ from sinklens.traces.sifting import Sifter
 from sinklens.traces.storage import Storage
 
 SIFTED_BYTES = 32 * 2**20  # of sums on their way through the sifter
-EXACT = Storage.of(exact=True)  # a copy; it is rounded when its row group is made
+EXACT = Storage.of(exact=True)  # it is rounded when its row group is made
 
 
 class SampleWriter:
@@ -38,15 +38,15 @@ class SampleWriter:
         self._bytes = self._count = self._positions = 0
         self.ended = False
 
-    def add(self, rows: StepRows) -> None:
-        """The next step. Its arrays are copied."""
+    def add(self, rows: StepRows, *, copy: bool = True) -> None:
+        """The next step. copy: of its arrays; False where nobody will change them."""
         if self.ended or rows.step != self._count:
             wanted = "no step, it has ended" if self.ended else f"step {self._count}"
             raise UsageError(f"step {rows.step} came where the sample takes {wanted}; add every step, in order, from 0")
         self._count += 1
         self._positions = max(self._positions, rows.positions)
         if rows.attention is not None:
-            self._add_attention(rows.step, rows.attention)
+            self._add_attention(rows.step, as_stored(rows.attention, EXACT) if copy else rows.attention)
         self._lines.append(_line(rows))
         self._bytes += rows.ids.nbytes + rows.confidence.nbytes
         if self._bytes >= BUFFER_BYTES:
@@ -78,7 +78,6 @@ class SampleWriter:
 
     def _add_attention(self, step: int, rows: AttentionRows) -> None:
         self._check_same(step, rows)
-        rows = as_stored(rows, EXACT)
         for (layer, head), values in rows.maps.items():
             site = {"step": step, "layer": layer, "head": head}
             self._maps.append(site | {"queries": values.shape[0], "keys": values.shape[1], "map": values.ravel()})

@@ -1,0 +1,46 @@
+"""Numbers on their way from a card: as they were when they were sent, and not behind what the card does next."""
+
+import pytest
+import torch
+
+from sinklens.attention.outbox import MOST, Courier, Outbox
+
+LONG = 2_000_000_000  # cycles of a card, about a second
+
+
+def test_what_is_in_host_memory_is_not_copied() -> None:
+    tensors = [torch.arange(3), torch.rand(2)]
+    arrived = Courier().send(*tensors)()
+    assert [tensor.data_ptr() for tensor in arrived] == [tensor.data_ptr() for tensor in tensors]
+
+
+@pytest.mark.gpu
+def test_what_is_sent_arrives_while_the_card_goes_on() -> None:
+    courier, sent = Courier(), torch.arange(1000, device="cuda")
+    courier.send(sent)()  # the first time takes pinned memory, for which a card may be waited for
+    waiting = courier.send(sent, sent.float())
+    torch.cuda._sleep(LONG)
+    busy = torch.cuda.current_stream().record_event()
+    whole, real = waiting()
+    assert not busy.query()
+    assert torch.equal(whole, torch.arange(1000)) and torch.equal(real, torch.arange(1000.0))
+
+
+@pytest.mark.gpu
+def test_memory_of_what_was_sent_is_not_given_away_before_it_has_left() -> None:
+    courier, expected, waiting = Courier(), [], []
+    for number in range(50):
+        expected.append(float(number))
+        waiting.append(courier.send(torch.full((100_000,), float(number), device="cuda")))
+        torch.full((100_000,), -1.0, device="cuda")  # would take the place of what was let go of
+    assert [float(arrived()[0].mean()) for arrived in waiting] == expected
+
+
+@pytest.mark.gpu
+def test_every_run_of_a_graph_keeps_its_numbers() -> None:
+    place = torch.zeros(1000, device="cuda")
+    outbox, parcels = Outbox([place]), []
+    for number in range(3 * MOST):  # more than there are places
+        place.fill_(number)
+        parcels.append(outbox.send())
+    assert [float(parcel.open()[0].mean()) for parcel in parcels] == list(range(3 * MOST))
