@@ -72,6 +72,7 @@ bench: setup chromium
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/observe_cpu.py
 	$(BIN)/python benchmarks/trace_sizes.py
+	$(BIN)/python benchmarks/trace_host.py
 	$(BIN)/python benchmarks/summary.py
 	$(BIN)/python benchmarks/handoffs.py
 	$(BIN)/python benchmarks/classifier.py

@@ -9,7 +9,7 @@ import pytest
 import torch
 import typer
 
-from sinklens.cli.interrupts import interrupts_deferred, interrupts_end, interrupts_named
+from sinklens.cli.interrupts import interrupts_deferred, interrupts_end, interrupts_named, was_interrupted
 
 # Ctrl-C comes the moment a module is looked for: deep inside the imports of others.
 PRESSED = """
@@ -102,10 +102,11 @@ def test_an_error_without_an_interrupt_stays_what_it_is() -> None:
         raise ValueError("of its own")
 
 
-def test_what_is_kept_is_told_before_the_program_ends(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_kept_is_told_once_before_the_program_ends(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as end, interrupts_end(lambda: "interrupted: 3 of 4 are kept"):
         torch.tensor(Pressed())
     assert (end.value.exit_code, capsys.readouterr().err) == (130, "interrupted: 3 of 4 are kept\n")
+    assert not was_interrupted(end.value)  # else the program would say it once more
 
 
 # Ctrl-C comes inside a call of a library, which makes an error of its own of it.

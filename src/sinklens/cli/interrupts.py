@@ -69,7 +69,7 @@ def interrupts_end(tell: Callable[[], str]) -> Iterator[None]:
     except KeyboardInterrupt:
         pass
     print(tell(), file=sys.stderr)
-    raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(INTERRUPTED) from None  # it has been told
 
 
 def _handler() -> Callable[[int, FrameType | None], Any] | None:
@@ -98,12 +98,12 @@ def import_heavy() -> None:
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Whether Ctrl-C is what led to `error`: typer turns it into an exit."""
+    """Whether a Ctrl-C that nobody has told of led to `error`: typer turns it into an exit."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:
         if isinstance(cause, KeyboardInterrupt):
             return True
         seen.append(cause)
-        cause = cause.__cause__ or cause.__context__
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
     return False
