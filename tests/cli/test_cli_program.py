@@ -21,6 +21,7 @@ HEAVY = (
     "kvpress",
     "triton",
 )
+SLOW = ("transformers.modeling_utils", "torch._dynamo")  # three seconds and one
 LOADED = f"""
 import sys
 from sinklens.cli import main
@@ -28,7 +29,7 @@ try:
     main({{arguments}})
 except SystemExit as end:
     assert not end.code, end.code
-print("loaded:", *(name for name in {HEAVY} if name in sys.modules))
+print("loaded:", *(name for name in {HEAVY + SLOW} if name in sys.modules))
 """
 
 
@@ -40,6 +41,17 @@ def test_light_commands_load_neither_torch_nor_an_extra(shell, arguments: list[s
     done = shell(sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "loaded:"
+
+
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_models_of_our_own_need_neither_those_of_transformers_nor_a_compiler(
+    shell, golden: Path, tmp_path: Path, family: str
+) -> None:
+    arguments = ["trace", str(golden / family), "--prompt-ids", "1,2", "--length", "2", "--to", str(tmp_path / "t")]
+    done = shell(sys.executable, "-c", LOADED.replace("{arguments}", repr(arguments)))
+    assert done.returncode == 0, done.stderr
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "torch" in loaded and not set(SLOW) & set(loaded)
 
 
 def test_version(sinklens) -> None:

@@ -159,7 +159,7 @@ def _import_everything() -> None:
     import sinklens
     from sinklens.cli.interrupts import import_heavy
 
-    import_heavy()
+    import_heavy(models=True)
     for name in ELSEWHERE:
         with suppress(ImportError):
             import_module(name)

@@ -79,6 +79,7 @@ def _native(folder: Path, config: dict[str, Any]) -> None:
     plan = import_module(f"sinklens.models.{family}").plan(folder, Fields.of_folder(folder), str(folder))
     torch.manual_seed(0)
     model = DiffusionTransformer(plan.shape, plan.spec, chat_format=plan.chat_format)
+    torch.nn.init.normal_(model.embed.weight)
     tensors = {plan.names[name]: value.detach().contiguous() for name, value in model.named_parameters()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 

@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from sinklens.cli.interrupts import import_heavy
+from sinklens.cli.interrupts import import_for, import_heavy
 from sinklens.cli.samplers import SAMPLERS, sampler_name
 from sinklens.errors import ModelError, UsageError
 from sinklens.models.catalog import DOWNLOADED, Located, download, hub_reason, locate_here
@@ -20,6 +20,7 @@ def describe(name: str, *, revision: str | None = None) -> dict[str, Any]:
     from sinklens.models.gguf import measure_gguf, read_fields
 
     fields = read_fields(located)
+    import_for(fields)
     spec, tokenizer = _read_spec(located, fields)
     spoken = spec.causal or spec.family in SAMPLERS
     return {

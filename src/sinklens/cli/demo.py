@@ -81,7 +81,7 @@ def demo(
     pace = QUICK if quick else FULL
     document = _begin(to, quick=quick)
     note(f"about {pace.seconds:.0f} seconds on two cores; Ctrl-C ends it with what is finished")
-    import_heavy()
+    import_heavy(models=True)
     with interrupts_deferred():
         from sinklens.cli import demo_masking, demo_parts, demo_tables, demo_workers
         from sinklens.cli.output import print_json, stdout_console

@@ -80,21 +80,35 @@ def _handler() -> Callable[[int, FrameType | None], Any] | None:
     return None if isinstance(handler, signal.Handlers | int) else handler
 
 
-def import_heavy() -> None:
-    """Everything large that a command is about to need, in one go that Ctrl-C does not disturb."""
+def import_heavy(*, models: bool = False) -> None:
+    """Everything large that a command is about to need, in one go that Ctrl-C does not disturb.
+
+    models: those of transformers too, which take three seconds.
+    """
     with interrupts_deferred():
         import safetensors.torch
         import transformers
-        from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
-        from transformers.models.auto import modeling_auto
+        from transformers import PreTrainedTokenizerFast
 
         import sinklens.models.load
         import sinklens.run
         import sinklens.sampling.diffusion
         import sinklens.sampling.generate
 
-        del safetensors, transformers, AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
-        del modeling_auto, sinklens
+        if models:
+            from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+            from transformers.models.auto import modeling_auto
+
+            del AutoConfig, AutoTokenizer, PreTrainedModel, modeling_auto
+        del safetensors, transformers, PreTrainedTokenizerFast, sinklens
+
+
+def import_for(fields: Any) -> None:
+    """The models of transformers, for a config that is of no family of ours."""
+    from sinklens.models.load import native_family
+
+    if native_family(fields) is None:
+        import_heavy(models=True)
 
 
 def was_interrupted(error: BaseException) -> bool:

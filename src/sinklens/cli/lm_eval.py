@@ -31,7 +31,7 @@ def lm_eval(
         raise SinklensError("lm-evaluation-harness is not installed; install it with the extra: pip install '.[eval]'")
     from sinklens.cli.interrupts import import_heavy, interrupts_deferred
 
-    import_heavy()
+    import_heavy(models=True)
     with interrupts_deferred():
         from lm_eval._cli import HarnessCLI
         from lm_eval.utils import setup_logging

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sinklens.cli.interrupts import import_heavy
+from sinklens.cli.interrupts import import_for, import_heavy
 from sinklens.cli.samplers import SAMPLERS, SamplerOptions, build_sampler
 from sinklens.models.catalog import Located, locate
 
@@ -56,6 +56,7 @@ def _read_family(located: Located) -> str:
     from sinklens.models.gguf import read_fields
 
     fields = read_fields(located)
+    import_for(fields)
     refuse_what_cannot_speak(located, fields)
     model_type = str(fields.values.get("model_type"))
     return model_type.lower() if model_type.lower() in SAMPLERS else model_type

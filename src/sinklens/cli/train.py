@@ -45,7 +45,7 @@ def train(
 
     wanted = read_recipe(recipe, tuple(change or ()))
     folder = to or fresh_folder(f"train-{wanted.name}")
-    import_heavy()
+    import_heavy(models=True)
     entries = _run(wanted, folder, data=data, resume=resume, device=device, problems=problems, unsafe=unsafe)
     if json:
         print_json({"checkpoint": str(folder), "recipe": wanted.as_dict(), "measured": entries})

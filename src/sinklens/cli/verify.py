@@ -46,7 +46,7 @@ def verify(
     from sinklens.cli.interrupts import import_heavy
     from sinklens.cli.output import print_json, quiet_unless_terminal
 
-    import_heavy()
+    import_heavy(models=True)
     from sinklens.verification import Reference
     from sinklens.verification import verify as compare
 

@@ -29,7 +29,9 @@ class DiffusionTransformer(nn.Module):
         super().__init__()
         self.shape, self.spec = shape, spec
         self.tokenizer, self.chat_format = tokenizer, chat_format
-        self.embed = nn.Embedding(shape.rows, shape.width)
+        # Without first values: to draw them on the meta device torch loads its compiler, which takes a second.
+        nothing = torch.empty(shape.rows, shape.width)
+        self.embed: nn.Embedding = nn.Embedding.from_pretrained(nothing, freeze=False)  # type: ignore[no-untyped-call]
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.final_norm = RMSNorm(shape.width, shape.norm_eps)
         self.head = None if shape.tied else nn.Linear(shape.width, shape.rows, bias=False)
