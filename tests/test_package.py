@@ -13,9 +13,9 @@ import sinklens
 SOURCE = Path(sinklens.__file__).parent
 # A part may import itself and what stands to its left. Nothing may import what stands to its right.
 ORDER = [
-    "errors", "files", "locks", "tables", "types", "kernels", "sinks", "traces", "attention", "cache", "interventions",
-    "models", "selection", "sampling", "tasks", "verification", "recording", "evaluation", "training", "config", "run",
-    "report", "sweeps", "cli",
+    "errors", "interrupts", "files", "locks", "tables", "types", "kernels", "sinks", "traces", "attention", "cache",
+    "interventions", "models", "selection", "sampling", "tasks", "verification", "recording", "evaluation", "training",
+    "config", "run", "report", "sweeps", "cli",
 ]  # fmt: skip
 HEAVY = (
     "torch",

@@ -27,6 +27,13 @@ def test_what_is_sent_arrives_while_the_card_goes_on() -> None:
 
 
 @pytest.mark.gpu
+def test_what_lies_on_both_sides() -> None:
+    """A sampler of one's own may make its confidences in host memory."""
+    there, here = Courier().send(torch.arange(5, device="cuda"), torch.full((5,), torch.nan))()
+    assert torch.equal(there, torch.arange(5)) and here.isnan().all() and not here.is_cuda
+
+
+@pytest.mark.gpu
 def test_memory_of_what_was_sent_is_not_given_away_before_it_has_left() -> None:
     courier, expected, waiting = Courier(), [], []
     for number in range(50):

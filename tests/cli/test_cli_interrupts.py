@@ -1,6 +1,8 @@
 """Ctrl-C at every stage: one word on stderr, exit code 130."""
 
+import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -9,7 +11,8 @@ import pytest
 import torch
 import typer
 
-from sinklens.cli.interrupts import interrupts_deferred, interrupts_end, interrupts_named, was_interrupted
+from sinklens.cli.interrupts import interrupts_end, was_interrupted
+from sinklens.interrupts import interrupts_deferred, interrupts_named
 
 # Ctrl-C comes the moment a module is looked for: deep inside the imports of others.
 PRESSED = """
@@ -102,6 +105,21 @@ def test_an_error_without_an_interrupt_stays_what_it_is() -> None:
         raise ValueError("of its own")
 
 
+def test_whoever_deals_with_an_interrupt_may_have_errors_of_their_own() -> None:
+    with pytest.raises(OSError, match="disk full"), interrupts_named():
+        try:
+            with interrupts_named():
+                torch.tensor(Pressed())
+        except KeyboardInterrupt:
+            raise OSError("disk full") from None
+
+
+def test_an_interrupt_that_was_told_is_not_told_by_those_around_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), interrupts_named(), interrupts_end(lambda: "interrupted: 3 of 4 are kept"):
+        torch.tensor(Pressed())
+    assert capsys.readouterr().err.count("interrupted") == 1
+
+
 def test_what_is_kept_is_told_once_before_the_program_ends(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as end, interrupts_end(lambda: "interrupted: 3 of 4 are kept"):
         torch.tensor(Pressed())
@@ -135,3 +153,19 @@ main(sys.argv[3:])
 def test_a_command_whose_library_takes_the_interrupt(shell, llada: Path, module: str, name: str, said: str) -> None:
     done = shell(sys.executable, "-c", TAKEN, module, name, "generate", llada, "--prompt-ids", "1", "--length", 4)
     assert (done.returncode, done.stderr) == (130, said)
+
+
+def test_an_interrupt_that_ends_the_reader_too(llada: Path) -> None:
+    """As in `sinklens generate ... | less`, where both are told."""
+    call = [sys.executable, "-c", TAKEN, "torch.nn.functional", "scaled_dot_product_attention", "generate", str(llada)]
+    with subprocess.Popen(
+        [*call, "--prompt-ids", "1", "--length", "4"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        told = process.stderr.read()
+    assert (process.returncode, told) == (1, "interrupted: this is the canvas so far\n")

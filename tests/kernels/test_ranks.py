@@ -57,6 +57,14 @@ def test_a_head_that_puts_out_nothing_has_no_rank(device: str) -> None:
     assert rank.isnan().all() and (size == 0).all()
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_is_no_number_stays_none(device: str) -> None:
+    output, weight, _ = made(0, dtype=torch.bfloat16, device=device, queries=5, dims=16, padded=False)
+    output[1, 2, 3, 4] = torch.nan
+    rank, size = rank_and_size(output, gram_of(weight), None)
+    assert rank.isnan().nonzero().tolist() == size.isnan().nonzero().tolist() == [[1, 2]]
+
+
 @settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 99),
@@ -76,3 +84,6 @@ def test_the_kernel_in_the_interpreter(seed: int, dtype: torch.dtype, queries: i
     check(ranks_triton.rank_and_size(output, None, real), output, None, real)
     nothing = ranks_triton.rank_and_size(torch.zeros_like(output), gram_of(weight), real)
     assert nothing[0].isnan().all() and (nothing[1] == 0).all()
+    output[0, 1, -1] = torch.nan
+    rank, size = ranks_triton.rank_and_size(output, gram_of(weight), real)
+    assert rank.isnan().nonzero().tolist() == size.isnan().nonzero().tolist() == [[0, 1]]

@@ -1,6 +1,7 @@
 """Jobs in processes of this machine: the rows, a process that is lost, a job that fails, and the end of it all."""
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -106,6 +107,19 @@ def test_threads_are_those_of_the_job_and_only_while_it_runs() -> None:
     assert outcome.rows is None and outcome.failure is not None
     assert (outcome.failure.type, outcome.failure.message) == ("ValueError", "nothing to say")
     assert seen == [before + 1] and torch.get_num_threads() == before
+
+
+def test_an_interrupt_is_no_failure_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(*_: object) -> Rows:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ValueError("a library's own") from None
+        return []
+
+    monkeypatch.setattr(Job, "answer", answer)
+    with pytest.raises(KeyboardInterrupt):
+        attempt(jobs_of(GRID)[0], Resources())
 
 
 def test_more_problems_than_there_are_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,8 @@ _STACKED = (
     "output_size",
 )
 
-_SUMS = {"by_group": "received", "expected_by_group": "expected", "viewers_by_group": "viewers"}  # and their sum
+SUMS = {"received": "by_group", "expected": "expected_by_group", "viewers": "viewers_by_group"}  # over query groups
+_SUMMED = {field: name for name, field in SUMS.items()}
 _NORMS = "ask for it: observe(model, norms=True)"
 _RANKS = "ask for it: observe(model, ranks=True)"
 _CONTRIBUTION = (
@@ -144,11 +145,11 @@ class Layers(ABC):
         values = [getattr(record, name) for record in records]
         if any(value is None for value in values):
             return None
-        if name in _SUMS:
+        if name in _SUMMED:
             heads = max(value.shape[2] for value in values)
             if any(value.shape[2] < heads for value in values):
                 values = [value.expand(-1, -1, heads, -1) for value in values]
-        called = _SUMS.get(name, name)
+        called = _SUMMED.get(name, name)
         return _stacked(called, [(r.site.module, value) for r, value in zip(records, values, strict=True)])
 
     def _sums(self, name: str) -> Float[Tensor, "layer group batch heads_or_1 key"]:

@@ -89,15 +89,16 @@ class Courier:
 
     def send(self, *tensors: Tensor) -> Arriving:
         """What is in host memory already is not copied. A copy in the order of the run would wait for its next step."""
-        if tensors[0].device.type != "cuda":
+        away = [tensor for tensor in tensors if tensor.is_cuda]
+        if not away:
             return lambda: [tensor.cpu() for tensor in tensors]
         if self._stream is None:
-            self._stream = torch.cuda.Stream(tensors[0].device)  # type: ignore[no-untyped-call]
-        self._stream.wait_stream(torch.cuda.current_stream(tensors[0].device))
+            self._stream = torch.cuda.Stream(away[0].device)  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(torch.cuda.current_stream(away[0].device))
         with torch.cuda.stream(self._stream):
             copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]  # to pinned memory
             arrived = self._stream.record_event()
-        for tensor in tensors:
+        for tensor in away:
             tensor.record_stream(self._stream)  # whose memory is nobody else's until then
 
         def wait() -> list[Tensor]:

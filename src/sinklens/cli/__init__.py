@@ -6,7 +6,8 @@ Exit codes: 0 done, 1 failed, 2 misused, 130 interrupted. Importing this package
 
 import sys
 
-from sinklens.cli.interrupts import INTERRUPTED, interrupts_deferred
+from sinklens.cli.interrupts import INTERRUPTED
+from sinklens.interrupts import interrupts_deferred
 
 __all__ = ["main"]
 

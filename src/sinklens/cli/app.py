@@ -20,7 +20,7 @@ from sinklens.cli.evaluate import evaluate
 from sinklens.cli.explore import explore
 from sinklens.cli.figures import figures
 from sinklens.cli.generate import generate
-from sinklens.cli.interrupts import INTERRUPTED, interrupts_named, was_interrupted
+from sinklens.cli.interrupts import INTERRUPTED, was_interrupted
 from sinklens.cli.lm_eval import PASS_THROUGH, lm_eval
 from sinklens.cli.mask import mask
 from sinklens.cli.models import models
@@ -32,6 +32,7 @@ from sinklens.cli.trace import trace
 from sinklens.cli.train import train
 from sinklens.cli.verify import verify
 from sinklens.errors import SinklensError, UsageError
+from sinklens.interrupts import interrupts_named
 
 FAILED, MISUSED = 1, 2
 
@@ -79,10 +80,11 @@ def run(arguments: list[str] | None = None) -> None:
     loudness.set(0)
     began = time.monotonic()
     try:
-        with interrupts_named(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             try:
-                app(arguments, prog_name="sinklens")
+                with interrupts_named():
+                    app(arguments, prog_name="sinklens")
             finally:
                 _tell_cost(time.monotonic() - began)
                 sys.stdout.flush()  # here, where a reader that has gone is understood, and not at exit

@@ -14,9 +14,9 @@ from jaxtyping import Int
 from torch import Tensor
 
 import sinklens
-from sinklens.cli.interrupts import interrupts_named
 from sinklens.cli.live import MASK_BLOCK, CanvasDisplay, CountDisplay, Display
 from sinklens.cli.output import stderr_console
+from sinklens.interrupts import interrupts_named
 from sinklens.models.language_model import LanguageModel
 from sinklens.models.load import Loaded
 from sinklens.recording.identity import describe_sampler, dtype_of

@@ -16,7 +16,7 @@ from sinklens.models.catalog import DOWNLOADED, Located, download, hub_reason, l
 def describe(name: str, *, revision: str | None = None) -> dict[str, Any]:
     """The spec, the sampler, the tokenizer and the size of a checkpoint."""
     located, hub_id = _locate_without_weights(name, revision)
-    import_heavy()
+    import_heavy(models=located.gguf is not None)
     from sinklens.models.gguf import measure_gguf, read_fields
 
     fields = read_fields(located)

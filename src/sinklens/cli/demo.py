@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from sinklens.cli import options
-from sinklens.cli.interrupts import INTERRUPTED, import_heavy, interrupts_deferred, interrupts_named
+from sinklens.cli.interrupts import INTERRUPTED, import_heavy
+from sinklens.interrupts import interrupts_deferred, interrupts_named
 
 MODELS = ("tiny-llama", "tiny-llada", "tiny-dream")
 FOLDER = Path("runs") / "demo"

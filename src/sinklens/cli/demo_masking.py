@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sinklens.cli.demo_workers import SPLIT, Answering, Effort, Job, Mask, Rows
-from sinklens.cli.interrupts import interrupts_deferred
+from sinklens.interrupts import interrupts_deferred
 from sinklens.sinks.intervals import wilson
 
 TASK = "word_problems"

@@ -1,60 +1,13 @@
-"""Ctrl-C, wherever it comes: the program says `interrupted` and leaves with 130.
+"""Ctrl-C in a command: it says `interrupted` and what is kept, and leaves with 130."""
 
-Python raises KeyboardInterrupt between any two instructions. Inside the import of a large library that exception
-may be swallowed, or taken for a reason to try something else; so imports are finished first. Compiled code may make
-another error of it (torch: "could not determine the shape of object"); so an error behind a Ctrl-C is that Ctrl-C.
-"""
-
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
+from sinklens.interrupts import interrupts_deferred, interrupts_named
+
 INTERRUPTED = 130
-
-
-@contextmanager
-def interrupts_deferred() -> Iterator[None]:
-    """A Ctrl-C inside is delivered at the end. Where the program does not decide on it, nothing changes."""
-    handler = _handler()
-    if handler is None:
-        yield
-        return
-    pressed: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if pressed:
-            handler(signal.SIGINT, None)
-
-
-@contextmanager
-def interrupts_named() -> Iterator[None]:
-    """An error that follows a Ctrl-C inside is a KeyboardInterrupt, whatever a library made of it."""
-    handler = _handler()
-    if handler is None:
-        yield
-        return
-    pressed: list[int] = []
-
-    def heard(number: int, frame: FrameType | None) -> None:
-        pressed.append(number)
-        handler(number, frame)
-
-    signal.signal(signal.SIGINT, heard)
-    try:
-        yield
-    except Exception as error:
-        if pressed:
-            raise KeyboardInterrupt from error
-        raise
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 @contextmanager
@@ -70,14 +23,6 @@ def interrupts_end(tell: Callable[[], str]) -> Iterator[None]:
         pass
     print(tell(), file=sys.stderr)
     raise typer.Exit(INTERRUPTED) from None  # it has been told
-
-
-def _handler() -> Callable[[int, FrameType | None], Any] | None:
-    """What answers Ctrl-C here; None: in other threads, and where it is ignored, as in the background of a shell."""
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    handler = signal.getsignal(signal.SIGINT)
-    return None if isinstance(handler, signal.Handlers | int) else handler
 
 
 def import_heavy(*, models: bool = False) -> None:

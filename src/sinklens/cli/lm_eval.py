@@ -29,7 +29,8 @@ def lm_eval(
     """
     if find_spec("lm_eval") is None:
         raise SinklensError("lm-evaluation-harness is not installed; install it with the extra: pip install '.[eval]'")
-    from sinklens.cli.interrupts import import_heavy, interrupts_deferred
+    from sinklens.cli.interrupts import import_heavy
+    from sinklens.interrupts import interrupts_deferred
 
     import_heavy(models=True)
     with interrupts_deferred():

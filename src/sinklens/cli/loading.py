@@ -45,7 +45,7 @@ def find_model(name: str, sampling: SamplerOptions, *, revision: str | None, tru
 
     with quiet_unless_terminal():
         located = locate(name, revision=revision, code=trust_remote_code)
-    import_heavy()
+    import_heavy(models=located.gguf is not None)
     sampler = build_sampler(_read_family(located), sampling)
     return Found(name=name, sampler=sampler, revision=revision, trust_remote_code=trust_remote_code)
 

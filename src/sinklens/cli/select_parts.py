@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sinklens.cli.interrupts import interrupts_deferred
 from sinklens.errors import UsageError
+from sinklens.interrupts import interrupts_deferred
 
 if TYPE_CHECKING:
     from sinklens.selection.data import Images

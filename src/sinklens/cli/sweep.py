@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinklens.cli import options
-from sinklens.cli.interrupts import INTERRUPTED, import_heavy, interrupts_named
+from sinklens.cli.interrupts import INTERRUPTED, import_heavy
 from sinklens.errors import UsageError, choose
+from sinklens.interrupts import interrupts_named
 
 if TYPE_CHECKING:
     from sinklens.sweeps.folder import SweepFolder
@@ -54,7 +55,7 @@ def sweep(
     failed job stops no other, and makes the exit code 1.
     """
     running = _choose_running(on, address=address, job=job, workers=workers)
-    import_heavy()
+    import_heavy(models=job is not None)  # which runs here
     from sinklens.locks import writing_alone
     from sinklens.sweeps.folder import SweepFolder
     from sinklens.sweeps.grid import read_grid

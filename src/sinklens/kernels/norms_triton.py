@@ -52,7 +52,7 @@ def _norm_kernel(
                 products = tl.dot(v_raw, gram, products)
         squares = tl.sum(products * v_kd, 1)
         out = output_ptr + tl.program_id(1).to(tl.int64) * n_k + cols_k
-        tl.store(out, tl.sqrt(tl.maximum(squares, 0.0)), mask=there)
+        tl.store(out, tl.sqrt(tl.where(squares < 0, 0.0, squares)), mask=there)  # NaN stays
     if h % per_kv == 0:
         at = (b * (n_h // per_kv) + kv) * n_k + cols_k
         tl.store(value_ptr + at, tl.sqrt(tl.sum(v_kd * v_kd, 1)), mask=there)

@@ -8,7 +8,7 @@ With O the output of a head [query, value_dim] and M_h = W_h^T W_h, the Gram mat
 and the effective rank is the participation ratio of the squared singular values, tr^2 / tr of the square: 1 where every
 query is given the same direction, at most the width of a head. Nothing of width `model` is made.
 
-On a GPU with room for two matrices in the memory of one processor, one Triton kernel does all of it.
+On a GPU one Triton kernel does all of it, from Hopper on: on older ones it needs more registers than there are.
 """
 
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sinklens.kernels.norms import MOST_DIMS, Gram
 
-ROOM = 200 * 1024  # bytes of shared memory a program may have: what Hopper and newer offer
+ROOM = 200 * 1024  # bytes of shared memory a program may have: by this Hopper and newer are told, not by their names
 
 RankAndSize = tuple[Float[Tensor, "batch head"], Float[Tensor, "batch head"]]
 

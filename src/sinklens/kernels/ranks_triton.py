@@ -55,7 +55,7 @@ def _rank_kernel(
                     behind = tl.dot(part, gram, behind)
         product = behind
     total = tl.sum(tl.sum(tl.where(dims[:, None] == dims[None, :], product, 0.0), 1), 0)
-    total = tl.maximum(total, 0.0)
+    total = tl.where(total < 0, 0.0, total)  # NaN stays
     fourth = tl.sum(tl.sum(product * tl.trans(product), 1), 0)
     rank = total * total / tl.where(fourth > 0, fourth, float("nan"))
     tl.store(rank_ptr + tl.program_id(0), rank)

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinklens.attention.clock import StepNumber
-from sinklens.attention.observation import Observation, StepObservation
+from sinklens.attention.observation import SUMS, Observation, StepObservation
 from sinklens.attention.observe import observe
 from sinklens.attention.outbox import Arriving, Courier
 from sinklens.errors import ObservationError
@@ -31,7 +31,6 @@ from sinklens.sampling.generate import steps
 from sinklens.sampling.step import Sampler, Step
 from sinklens.traces.rows import AttentionRows, GroupRows, StepRows
 
-SUMS = {"received": "by_group", "expected": "expected_by_group", "viewers": "viewers_by_group"}
 ANY_SIZE = 2**62  # of maps: they are written and forgotten step by step
 
 
@@ -187,7 +186,7 @@ class Recorder:
             hidden = _placed(hidden, computed, keys=keys)
         if not self.wanted.stores(index):
             return None
-        norms = _norms(seen, self._heads)
+        norms = _norms(seen, heads)
         if self._causal:
             norms = {name: self._carried(name, values) for name, values in norms.items()}
         null_mass = sums.get("null_mass")

@@ -19,6 +19,7 @@ from sinklens.errors import UsageError
 from sinklens.evaluation.answering import Answering, answer_problems, problems
 from sinklens.evaluation.conditions import Condition
 from sinklens.evaluation.memory import Room
+from sinklens.interrupts import interrupts_named
 
 VERSION = 1  # goes up when the same job would give other rows
 RETRIES = 2  # how often a job is begun again after the process that ran it was lost
@@ -157,7 +158,7 @@ def attempt(job: Job, resources: Resources) -> Outcome:
 
     began, room = time.monotonic(), Room("problems")
     try:
-        with threads(resources.threads), quiet():
+        with interrupts_named(), threads(resources.threads), quiet():
             rows = job.answer(resources, room)
     except Exception as error:
         return Outcome(job=job, failure=describe(error))
