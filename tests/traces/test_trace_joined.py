@@ -55,6 +55,12 @@ def joined(path: Path, parts: Sequence[memoryview]) -> bytes:
     return path.read_bytes()
 
 
+def repeats(path: Path) -> bool:
+    """Whether columns point to a repetition of what is known of them, as those of old versions of pyarrow do."""
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    return any(group.column(i).file_offset for i in range(group.num_columns))
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=20), seed=st.integers(0, 99))
 def test_the_bytes_of_one_writer(tmp_path: Path, sizes: list[int], seed: int) -> None:
@@ -63,7 +69,12 @@ def test_the_bytes_of_one_writer(tmp_path: Path, sizes: list[int], seed: int) ->
     with pq.ParquetWriter(str(whole), parts[0].schema, **OPTIONS) as writer:
         for part in parts:
             writer.write_table(part, row_group_size=max(1, len(part)))
-    assert joined(tmp_path / "joined.parquet", [alone(part) for part in parts]) == whole.read_bytes()
+    made = joined(tmp_path / "joined.parquet", [alone(part) for part in parts])
+    if repeats(whole):
+        assert pq.read_table(tmp_path / "joined.parquet").equals(pa.concat_tables(parts))
+        assert not repeats(tmp_path / "joined.parquet")
+    else:
+        assert made == whole.read_bytes()
 
 
 def test_places_of_an_index_move_too(tmp_path: Path) -> None:

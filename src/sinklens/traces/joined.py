@@ -1,7 +1,8 @@
 """One Parquet file out of several that were made apart, each in memory: their row groups one behind the other.
 
 A writer of pyarrow makes one row group at a time, on one core. Made apart they take as many cores as there are; what is
-joined is, byte for byte, the file that one writer would have written.
+joined is, byte for byte, the file that one writer would have written. Old ones (15) repeat what is known of a column
+behind it; such a repetition names places in its own part, so nothing points to it.
 """
 
 from contextlib import suppress
@@ -17,7 +18,7 @@ TAIL = 8  # the length of the footer, and the magic once more
 # Numbers of fields in parquet.thrift.
 ROWS, GROUPS = 3, 4  # of the footer
 COLUMNS, GROUP_ROWS, GROUP_OFFSET, ORDINAL = 1, 3, 5, 7  # of a row group
-CHUNK_OFFSET, CHUNK, OFFSET_INDEX, COLUMN_INDEX = 2, 3, 4, 6  # of a column in it
+CHUNK_OFFSET, CHUNK, OFFSET_INDEX, COLUMN_INDEX = 2, 3, 4, 6  # of a column in it; the first is that of a repetition
 PAGE_OFFSETS = (9, 10, 11, 14)  # of what is known of it: data, index and dictionary pages, bloom filter
 
 
@@ -64,7 +65,8 @@ def _shift(group: Struct, by: int, *, ordinal: int) -> None:
     if ORDINAL in group:
         group[ORDINAL] = (I16, ordinal)
     for column in group[COLUMNS][1].values:
-        for name in (CHUNK_OFFSET, OFFSET_INDEX, COLUMN_INDEX):
+        column[CHUNK_OFFSET] = (I64, 0)
+        for name in (OFFSET_INDEX, COLUMN_INDEX):
             _add(column, name, by)
         for name in PAGE_OFFSETS:
             _add(column[CHUNK][1], name, by)
