@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from sinklens.cli.interrupts import import_for, import_heavy
+from sinklens.cli.interrupts import import_for
 from sinklens.cli.samplers import SAMPLERS, sampler_name
 from sinklens.errors import ModelError, UsageError
 from sinklens.models.catalog import DOWNLOADED, Located, download, hub_reason, locate_here
@@ -16,11 +16,9 @@ from sinklens.models.catalog import DOWNLOADED, Located, download, hub_reason, l
 def describe(name: str, *, revision: str | None = None) -> dict[str, Any]:
     """The spec, the sampler, the tokenizer and the size of a checkpoint."""
     located, hub_id = _locate_without_weights(name, revision)
-    import_heavy(models=located.gguf is not None)
-    from sinklens.models.gguf import measure_gguf, read_fields
+    fields = import_for(located)
+    from sinklens.models.gguf import measure_gguf
 
-    fields = read_fields(located)
-    import_for(fields)
     spec, tokenizer = _read_spec(located, fields)
     spoken = spec.causal or spec.family in SAMPLERS
     return {

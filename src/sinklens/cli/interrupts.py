@@ -48,12 +48,16 @@ def import_heavy(*, models: bool = False) -> None:
         del safetensors, transformers, PreTrainedTokenizerFast, sinklens
 
 
-def import_for(fields: Any) -> None:
-    """The models of transformers, for a config that is of no family of ours."""
+def import_for(located: Any) -> Any:
+    """What a checkpoint needs, the models of transformers only where it is of no family of ours; and its config."""
+    import_heavy(models=located.gguf is not None)  # whose config transformers reads
+    from sinklens.models.gguf import read_fields
     from sinklens.models.load import native_family
 
+    fields = read_fields(located)
     if native_family(fields) is None:
         import_heavy(models=True)
+    return fields
 
 
 def was_interrupted(error: BaseException) -> bool:

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sinklens.cli.interrupts import import_for, import_heavy
+from sinklens.cli.interrupts import import_for
 from sinklens.cli.samplers import SAMPLERS, SamplerOptions, build_sampler
 from sinklens.models.catalog import Located, locate
 
@@ -45,7 +45,6 @@ def find_model(name: str, sampling: SamplerOptions, *, revision: str | None, tru
 
     with quiet_unless_terminal():
         located = locate(name, revision=revision, code=trust_remote_code)
-    import_heavy(models=located.gguf is not None)
     sampler = build_sampler(_read_family(located), sampling)
     return Found(name=name, sampler=sampler, revision=revision, trust_remote_code=trust_remote_code)
 
@@ -53,10 +52,8 @@ def find_model(name: str, sampling: SamplerOptions, *, revision: str | None, tru
 def _read_family(located: Located) -> str:
     """The family by config.json alone; a model that cannot be generated from is refused."""
     from sinklens.cli.checkpoint import refuse_what_cannot_speak
-    from sinklens.models.gguf import read_fields
 
-    fields = read_fields(located)
-    import_for(fields)
+    fields = import_for(located)
     refuse_what_cannot_speak(located, fields)
     model_type = str(fields.values.get("model_type"))
     return model_type.lower() if model_type.lower() in SAMPLERS else model_type

@@ -74,9 +74,8 @@ def norms(
     heads = kv_heads if gram is None else gram.whole.shape[0]
     of_key, of_value = (key.new_empty((batch, kv_heads, n_k), dtype=torch.float32) for _ in range(2))
     output = None if gram is None else key.new_empty((batch, heads, n_k), dtype=torch.float32)
-    wide = (
-        n_k >= LONG and value.dtype != torch.float32
-    )  # a Gram matrix is read once a block; float32 takes too much room
+    # A Gram matrix is read once a block; float32 takes too much room.
+    wide = n_k >= LONG and value.dtype != torch.float32
     block = 16 if interpreted() else 128 if wide else 64
     # bf16 takes three products with bf16 matrices: those run on tensor cores as they are, and hold all digits.
     split = value.dtype == torch.bfloat16

@@ -14,9 +14,8 @@ from sinklens.traces.rows import AttentionRows
 from sinklens.traces.storage import Storage
 
 Found = Future[tuple[AttentionRows, Kept]]
-Submit = Callable[
-    ..., Future[Any]
-]  # as an executor's: first come, first served, so that whoever waits is not waited for
+# As an executor's: first come, first served, so that whoever waits is not waited for.
+Submit = Callable[..., Future[Any]]
 
 
 class Sifter:
