@@ -18,10 +18,10 @@ from sinklens.attention.clock import StepNumber, at_step
 from sinklens.errors import ModelError, UsageError
 from sinklens.models.language_model import LanguageModel
 from sinklens.sampling import unmask
-from sinklens.sampling.canvas import refuse_unusable
 from sinklens.sampling.checks import Number, at_least, not_negative, share
 from sinklens.sampling.special_ids import fill_id, stop_ids
 from sinklens.sampling.step import Step
+from sinklens.sampling.undecided import refuse_unusable
 
 
 @dataclass(frozen=True, kw_only=True)

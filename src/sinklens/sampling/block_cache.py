@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from sinklens.attention.clock import StepNumber, at_step
@@ -25,6 +25,7 @@ from sinklens.errors import UsageError, choose
 from sinklens.models.language_model import LanguageModel
 from sinklens.sampling.canvas import predict
 from sinklens.sampling.checks import at_least
+from sinklens.sampling.undecided import Undecided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +77,13 @@ class Predicted:
     positions: range
     computed: range | None = None  # by the forward; None: the whole canvas
 
-    def at(self, where: Bool[Tensor, "rows canvas"]) -> Float[Tensor, "row vocab"]:
-        """A copy of the logits at the True positions, row-major."""
-        return self.logits[where[:, self.positions.start : self.positions.stop]]
+    def at(self, undecided: Undecided) -> Float[Tensor, "row vocab"]:
+        """A copy of the logits of every row."""
+        width = undecided.where.shape[1]
+        if len(self.positions) == width:
+            return undecided.of(self.logits)
+        places = undecided.places
+        return self.logits[places // width, places % width - self.positions.start]
 
 
 class CachedRun:

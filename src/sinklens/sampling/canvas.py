@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Float32, Int
 from torch import Tensor
 
 from sinklens.attention.clock import StepNumber, at_step
-from sinklens.errors import ModelError, UsageError
+from sinklens.errors import UsageError
 from sinklens.models.language_model import LanguageModel
 
 
@@ -54,22 +54,6 @@ def predict(
     with torch.no_grad(), at_step(step):
         logits = model(ids, attention_mask=attention_mask)
     return torch.cat([logits[:, :1], logits[:, :-1]], dim=1) if model.spec.shift else logits
-
-
-def refuse_unusable(logits: Float[Tensor, "row vocab"], step: int) -> None:
-    """A ModelError if a row has no finite maximum: NaN, +inf, or nothing but -inf."""
-    if logits.shape[0] and not bool(logits.amax(dim=-1).isfinite().all()):
-        raise ModelError(
-            f"the logits of step {step} hold NaN or infinite values at positions to be decided, so no token "
-            "can be chosen; check the weights, or load the model in float32"
-        )
-
-
-def spread(
-    values: Float[Tensor, " row"], where: Bool[Tensor, "batch position"], *, outside: float
-) -> Float[Tensor, "batch position"]:
-    """`values` at the True positions of `where`, row-major, and `outside` elsewhere."""
-    return torch.full(where.shape, outside, dtype=values.dtype, device=where.device).masked_scatter(where, values)
 
 
 def shown(

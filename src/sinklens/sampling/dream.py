@@ -25,16 +25,10 @@ from sinklens.errors import UsageError, choose
 from sinklens.models.language_model import LanguageModel
 from sinklens.sampling import unmask
 from sinklens.sampling.block_cache import BlockCache, CachedRun, predict_with
-from sinklens.sampling.canvas import (
-    begin_canvas,
-    extend_mask,
-    mask_id_of,
-    refuse_unusable,
-    shown,
-    spread,
-)
+from sinklens.sampling.canvas import begin_canvas, extend_mask, mask_id_of, shown
 from sinklens.sampling.checks import Number, at_least, not_negative, share
 from sinklens.sampling.step import Step
+from sinklens.sampling.undecided import Deciding, Undecided
 
 # Canvas after a step, positions committed, confidences.
 _Outcome = tuple[Int[Tensor, "batch position"], Bool[Tensor, "batch position"], Float[Tensor, "batch position"]]
@@ -98,16 +92,18 @@ class DreamSampler:
     ) -> Iterator[Step]:
         answer = range(canvas.shape[1] - self.length, canvas.shape[1])
         times = torch.linspace(1, self.eps, self.steps + 1)
+        deciding = Deciding()
         for index in range(self.steps):
             masked = canvas == mask_id
+            undecided = deciding.ask(masked)
             number = StepNumber(index, canvas=canvas, masked=masked)
             predicted = predict_with(cached, model, canvas, attention_mask, number, block=answer)
-            rows = predicted.at(masked)
-            refuse_unusable(rows, index)
+            rows = predicted.at(undecided)
+            deciding.look(rows.amax(dim=-1), index, now=bool(self.temperature or self.alg_temp))  # drawn from: no NaN
             last = index == self.steps - 1
             leaving = torch.ones(()) if last else 1 - times[index + 1] / times[index]
             step = self._by_chance if self.alg == "origin" else self._by_confidence
-            canvas, committed, confidence = step(canvas, masked, rows, leaving)
+            canvas, committed, confidence = step(canvas, undecided, rows, leaving)
             yield Step(
                 index=index,
                 canvas=canvas,
@@ -115,24 +111,28 @@ class DreamSampler:
                 confidence=shown(confidence, masked),
                 computed=predicted.computed,
             )
+        deciding.end()
 
     def _by_chance(
         self,
         canvas: Int[Tensor, "batch position"],
-        masked: Bool[Tensor, "batch position"],
+        undecided: Undecided,
         logits: Float[Tensor, "row vocab"],
         leaving: Float[Tensor, ""],
     ) -> _Outcome:
         chosen = torch.rand(logits.shape[0], device=canvas.device) < float(leaving)
-        tokens = unmask.draw_tokens(self._probabilities(logits[chosen]), self.temperature)
-        committed = masked.masked_scatter(masked, chosen)
         none = torch.full(canvas.shape, torch.nan, device=canvas.device)
+        committed = undecided.put(chosen, torch.zeros_like(undecided.where))
+        if self.temperature == 0:  # of all rows: which of them are chosen, only the card knows
+            tokens = unmask.draw_tokens(self._probabilities(logits), 0)
+            return torch.where(committed, undecided.put(tokens, canvas), canvas), committed, none
+        tokens = unmask.draw_tokens(self._probabilities(logits[chosen]), self.temperature)
         return canvas.masked_scatter(committed, tokens), committed, none
 
     def _by_confidence(
         self,
         canvas: Int[Tensor, "batch position"],
-        masked: Bool[Tensor, "batch position"],
+        undecided: Undecided,
         logits: Float[Tensor, "row vocab"],
         leaving: Float[Tensor, ""],
     ) -> _Outcome:
@@ -144,17 +144,16 @@ class DreamSampler:
             values = unmask.topk_margin(probabilities)
         else:
             values = unmask.negative_entropy(probabilities)
-        confidence = spread(values, masked, outside=-torch.inf)
+        confidence = undecided.spread(values, outside=-torch.inf)
         # In float32, as the original: where the product is close to an integer, truncation depends on it.
-        count = int(masked.sum().cpu() / masked.shape[0] * leaving)
+        count = int(torch.tensor(undecided.count) / len(canvas) * leaving)
         if count == 0:
-            committed = torch.zeros_like(masked)
+            committed = torch.zeros_like(undecided.where)
         elif self.alg_temp:
             committed = unmask.select_drawn(confidence, count, self.alg_temp)
         else:
-            committed = unmask.select_top(confidence, [count] * masked.shape[0])
-        proposal = canvas.masked_scatter(masked, tokens)
-        return torch.where(committed, proposal, canvas), committed, confidence
+            committed = unmask.select_top(confidence, [count] * len(canvas))
+        return torch.where(committed, undecided.put(tokens, canvas), canvas), committed, confidence
 
     def _probabilities(self, logits: Float[Tensor, "row vocab"]) -> Float[Tensor, "row vocab"]:
         return unmask.filtered_probabilities(logits, self.temperature, self.top_p, self.top_k)

@@ -27,17 +27,11 @@ from sinklens.errors import UsageError, choose
 from sinklens.models.language_model import LanguageModel
 from sinklens.sampling import unmask
 from sinklens.sampling.block_cache import BlockCache, CachedRun, Predicted, predict_with
-from sinklens.sampling.canvas import (
-    begin_canvas,
-    extend_mask,
-    mask_id_of,
-    refuse_unusable,
-    shown,
-    spread,
-)
+from sinklens.sampling.canvas import begin_canvas, extend_mask, mask_id_of, shown
 from sinklens.sampling.checks import Number, at_least, not_negative, share
 from sinklens.sampling.special_ids import required_id
 from sinklens.sampling.step import Step
+from sinklens.sampling.undecided import Deciding, Undecided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,15 +119,23 @@ class _Loop:
     cached: CachedRun | None
 
     def denoise(self, prompt: Int[Tensor, "batch prompt"]) -> Iterator[Step]:
-        start, size = prompt.shape[1], self.sampler.block
-        canvas = begin_canvas(prompt, self.sampler.length, self.mask_id)
-        index = 0
+        start, deciding = prompt.shape[1], Deciding()
+        yield from self._blocks(begin_canvas(prompt, self.sampler.length, self.mask_id), start, deciding)
+        deciding.end()
+
+    def _blocks(self, canvas: Int[Tensor, "batch position"], start: int, deciding: Deciding) -> Iterator[Step]:
+        index, size = 0, self.sampler.block
         for first in range(start, start + self.sampler.length, size):
             block = range(first, first + size)
-            for counts in self._quotas(canvas[:, first : block.stop] == self.mask_id):
-                if counts is None and not bool((canvas[:, : block.stop] == self.mask_id).any()):
+            for counts in self._quotas(len(canvas)):
+                masked = canvas == self.mask_id
+                eligible = masked.clone()
+                eligible[:, block.stop :].fill_(False)
+                undecided = deciding.ask(eligible)
+                if counts is None and undecided.count == 0:
                     break
-                step = self._step(index, canvas, block, counts)
+                number = StepNumber(index, canvas=canvas, masked=masked, block=block, rows=len(canvas))
+                step = self._step(number, undecided, counts, deciding)
                 canvas, index = step.canvas, index + 1
                 yield step
                 if self._eos_reached(canvas, start):
@@ -141,34 +143,36 @@ class _Loop:
             if self._turn_ended(canvas[:, block.stop - 1]):
                 return
 
-    def _quotas(self, masked: Bool[Tensor, "batch block"]) -> Iterator[list[int] | None]:
-        """How many positions each row commits, step by step; None: whatever passes the threshold."""
+    def _quotas(self, rows: int) -> Iterator[list[int] | None]:
+        """How many positions each row commits, step by step; None: whatever passes the threshold.
+
+        A block is all masks when its turn comes, so nobody has to be asked.
+        """
         if self.sampler.threshold is not None:
             return repeat(None)
         steps = self.sampler.steps * self.sampler.block // self.sampler.length
+        masked = torch.ones(rows, self.sampler.block, dtype=torch.bool)
         return iter(unmask.transfer_schedule(masked, steps).T.tolist())
 
-    def _step(self, index: int, canvas: Int[Tensor, "batch position"], block: range, counts: list[int] | None) -> Step:
-        masked = canvas == self.mask_id
-        number = StepNumber(index, canvas=canvas, masked=masked, block=block, rows=canvas.shape[0])
-        eligible = masked.clone()
-        eligible[:, block.stop :] = False
+    def _step(self, number: StepNumber, undecided: Undecided, counts: list[int] | None, deciding: Deciding) -> Step:
+        canvas, block = number.canvas, number.block
+        assert canvas is not None
+        assert block is not None
         predicted = self._logits(number, block)
-        rows = predicted.at(eligible)
-        refuse_unusable(rows, index)
-        tokens, values = self._decide(rows, eligible)
-        confidence = spread(values, eligible, outside=-torch.inf)
+        rows = predicted.at(undecided)
+        deciding.look(rows.amax(dim=-1), number)
+        tokens, values = self._decide(rows, undecided)
+        confidence = undecided.spread(values, outside=-torch.inf)
         if counts is None:
             assert self.sampler.threshold is not None
             committed = unmask.select_above(confidence, self.sampler.threshold)
         else:
             committed = unmask.select_top(confidence, counts)
-        proposal = canvas.masked_scatter(eligible, tokens)
         return Step(
-            index=index,
-            canvas=torch.where(committed, proposal, canvas),
+            index=int(number),
+            canvas=torch.where(committed, undecided.put(tokens, canvas), canvas),
             committed=committed,
-            confidence=shown(confidence, eligible),
+            confidence=shown(confidence, undecided.where),
             block=block,
             computed=predicted.computed,
         )
@@ -185,23 +189,23 @@ class _Loop:
         return replace(predicted, logits=without + (self.sampler.cfg + 1) * (with_prompt - without))
 
     def _decide(
-        self, logits: Float[Tensor, "row vocab"], eligible: Bool[Tensor, "batch position"]
+        self, logits: Float[Tensor, "row vocab"], undecided: Undecided
     ) -> tuple[Int[Tensor, " row"], Float[Tensor, " row"]]:
-        """Token and confidence of each eligible position."""
+        """Token and confidence of each undecided position."""
         settings = self.sampler
         if settings.logits_eos_inf:
             logits[:, self.eos_id] = -torch.inf
         noise = None
         if settings.temperature > 0:
-            shape = torch.Size((*eligible.shape, logits.shape[1]))  # of all positions, as the original draws
-            noise = unmask.gumbel_noise(shape, logits.device)[eligible]
+            shape = torch.Size((*undecided.where.shape, logits.shape[1]))  # of all positions, as the original draws
+            noise = undecided.of(unmask.gumbel_noise(shape, logits.device))
         proposable = logits
         if settings.threshold is not None:
             proposable = logits.clone()
             proposable[:, self.mask_id] = -torch.inf
         tokens = unmask.propose_tokens(proposable, settings.temperature, noise)
         if settings.remasking == "random":
-            return tokens, torch.rand(eligible.shape, device=logits.device)[eligible]
+            return tokens, undecided.of(torch.rand(undecided.where.shape, device=logits.device))
         if settings.confidence_eos_eot_inf:
             logits[:, self.eot_id] = -torch.inf
             if settings.temperature == 0:
