@@ -1,5 +1,6 @@
 """observe and intervene on native models: the golden vectors, steps, groups, maps, norms, and leaving no trace."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 
 import sinklens as sl
 from sinklens.attention.clock import StepNumber
+from sinklens.attention.measure import Meter
 from sinklens.attention.seam import scopes_of
+from sinklens.attention.watch import Watch
 
 FAMILIES = ("llada", "dream", "mmada")
 
@@ -356,3 +359,19 @@ def test_steps_that_were_thrown_away_were_seen(golden: Path) -> None:
         model(vectors(golden, "llada")["input_ids"])
         seen.steps.clear()
     assert not seen.steps
+
+
+@pytest.mark.parametrize("intervening", [False, True])
+def test_what_watched_is_gone_with_its_context(golden: Path, intervening: bool) -> None:
+    """Not when memory is tidied up: on a card it holds much, and nobody knows when that is."""
+    model = sl.load(golden / "llada")
+    gc.collect()
+    gc.disable()
+    try:
+        context = sl.intervene(model, sl.MaskSinks(top=1)) if intervening else sl.observe(model, hidden_norms=True)
+        with torch.no_grad(), context:
+            model(torch.arange(10)[None])
+        del context
+        assert not [each for each in gc.get_objects() if type(each) in (Watch, Meter)]
+    finally:
+        gc.enable()

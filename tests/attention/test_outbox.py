@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from sinklens.attention.outbox import MOST, Courier, Outbox
+from sinklens.attention.observation import _whole
+from sinklens.attention.outbox import MOST, Courier, Layout, Outbox
 
 LONG = 2_000_000_000  # cycles of a card, about a second
 
@@ -12,6 +13,24 @@ def test_what_is_in_host_memory_is_not_copied() -> None:
     tensors = [torch.arange(3), torch.rand(2)]
     arrived = Courier().send(*tensors)()
     assert [tensor.data_ptr() for tensor in arrived] == [tensor.data_ptr() for tensor in tensors]
+
+
+def test_tensors_of_one_piece_stand_for_themselves() -> None:
+    """Rows of each are known to be rows of it, so that they are stacked without a copy."""
+    tensors = [
+        torch.rand(3, 5),
+        torch.arange(7),
+        torch.zeros(0, 2),
+        torch.rand(2, 3, 4),
+        torch.ones(9, dtype=torch.bool),
+    ]
+    layout = Layout(tensors)
+    whole = torch.zeros(layout.bytes, dtype=torch.uint8)
+    for part, tensor in zip(layout.apart(whole), tensors, strict=True):
+        part.copy_(tensor)
+    for part, tensor in zip(layout.apart(whole), tensors, strict=True):
+        assert part.dtype == tensor.dtype and torch.equal(part, tensor)
+        assert len(tensor) == 0 or _whole(list(part)) is part
 
 
 @pytest.mark.gpu
@@ -45,9 +64,13 @@ def test_memory_of_what_was_sent_is_not_given_away_before_it_has_left() -> None:
 
 @pytest.mark.gpu
 def test_every_run_of_a_graph_keeps_its_numbers() -> None:
-    place = torch.zeros(1000, device="cuda")
-    outbox, parcels = Outbox([place]), []
+    places = [torch.zeros(1000, device="cuda"), torch.zeros(3, 7, dtype=torch.int64, device="cuda")]
+    outbox, parcels = Outbox(places), []
     for number in range(3 * MOST):  # more than there are places
-        place.fill_(number)
+        places[0].fill_(number)
+        places[1].fill_(-number)
         parcels.append(outbox.send())
-    assert [float(parcel.open()[0].mean()) for parcel in parcels] == list(range(3 * MOST))
+    for number, parcel in enumerate(parcels):
+        one, other = parcel.open()
+        assert (one == number).all() and one.shape == (1000,)
+        assert (other == -number).all() and other.shape == (3, 7)

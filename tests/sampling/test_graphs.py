@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import sinklens as sl
+from sinklens.attention.capture import capturing
 from sinklens.errors import UsageError
 
 
@@ -56,6 +57,34 @@ def test_the_same_tokens_and_the_same_numbers(name: str, prompts: list[str], dty
         close(ours.groups["masked"], theirs.groups["masked"])
         close(ours.maps[1, 2], theirs.maps[1, 2])
         assert {record.site.step for record in ours.calls} == {ours.step}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_forward_that_was_captured_before_is_captured_at_once(name: str) -> None:
+    model = sl.load(name, device="cuda", dtype=torch.bfloat16)
+    launched: list[bool] = []
+    model.register_forward_pre_hook(lambda *_: launched.append(not capturing()))
+    options: dict[str, Any] = {"groups": {"masked": lambda step: step.masked}, "hidden_norms": True, "ranks": True}
+    runs = []
+    for _ in range(2):
+        with sl.observe(model, **options) as seen:
+            sl.generate(model, PROMPTS[:1], SAMPLERS[name], graph=True)
+        runs.append(seen.steps)
+    assert launched == [True, False, False]
+    for first, second in zip(*runs, strict=True):
+        for array in ("received", "contribution", "output_rank", "hidden_norm"):
+            close(getattr(first, array), getattr(second, array))
+        close(first.groups["masked"], second.groups["masked"])
+
+
+@pytest.mark.gpu
+def test_groups_that_overlap_are_refused_in_a_graph_too() -> None:
+    model = sl.load("tiny-llada", device="cuda")
+    groups = {"masked": lambda step: step.masked, "all": lambda step: step.masked | True}
+    for _ in range(2):
+        with pytest.raises(UsageError, match="query group 'all' overlaps"), sl.observe(model, groups=groups):
+            sl.generate(model, PROMPTS[:1], SAMPLERS["tiny-llada"], graph=True)
 
 
 @pytest.mark.gpu

@@ -57,7 +57,7 @@ class Meter:
         self._codes: dict[tuple[object, ...], Tensor] = {}
         self._grouped: list[tuple[Tensor, AttentionCall]] = []  # while a forward is captured: the codes of its calls
         self._uniform: list[tuple[tuple[object, ...], tuple[Tensor | None, ...], Uniform]] = []
-        self._outputs = OutputMeter()
+        self.outputs = OutputMeter()
 
     def new_forward(self) -> None:
         self._codes.clear()
@@ -106,8 +106,8 @@ class Meter:
     def _record(self, shown: Shown, call: AttentionCall, result: Received) -> Record:
         place, site, forward = Canvas.of(call, shown.canvas), call.site, shown.seen.forward
         assert site is not None
-        norms = self._outputs.norms(call) if self.wanted.norms else None
-        rank, size = self._outputs.rank_and_size(call, forward.output) if self.wanted.ranks else (None, None)
+        norms = self.outputs.norms(call) if self.wanted.norms else None
+        rank, size = self.outputs.rank_and_size(call, forward.output) if self.wanted.ranks else (None, None)
         return Record(
             site=site,
             by_group=place.hide_padding(result.sums.by_group),
@@ -190,12 +190,15 @@ class Meter:
         return self._codes[key]
 
     def rules(self) -> Callable[[StepNumber], None]:
-        """What fills the query groups of the forward that was captured last, for a step."""
+        """What fills the query groups of the forward that was captured last, for a step; the first time it checks."""
         places, self._grouped = self._grouped, []
+        unchecked = True
 
         def fill(step: StepNumber) -> None:
+            nonlocal unchecked
             for codes, call in places:
-                codes.copy_(self._coded(call, step, check=False))
+                codes.copy_(self._coded(call, step, check=unchecked))
+            unchecked = False
 
         return fill
 

@@ -22,6 +22,7 @@ from sinklens.attention.intervener import Intervener, InterventionSettings
 from sinklens.attention.measure import GroupRule, Meter, Shown, Wanted, check_groups, check_maps
 from sinklens.attention.observation import Observation, Packed, StepObservation
 from sinklens.attention.outbox import Outbox
+from sinklens.attention.outputs import Projections
 from sinklens.attention.seam import Intervention, Kind, Seen, registered
 from sinklens.attention.together import logits_of, may_wait
 from sinklens.attention.watch import Watch
@@ -52,6 +53,8 @@ class _Observer:
         self._logits = 0  # that they have
         self._patient = not wanted.ranks and not wanted.maps  # a hook may change the output; maps have a limit
         self._settling = RLock()  # another thread may read meanwhile
+        self.sees_blocks = False
+        self._blocks: list[tuple[str, Tensor]] = []  # of a forward that is captured, whose norms are not taken yet
         watch.on_end = self._end
 
     def describe(self, call: AttentionCall, owner: nn.Module, kind: Kind) -> AttentionCall:
@@ -75,8 +78,9 @@ class _Observer:
                 self._settle()
             return
         self._settle()
-        with self._beside.branch(self.meter.reads(seen)) if capturing() else nullcontext():
+        with self._beside.branch(self.meter.reads(seen), *self._blocks) if capturing() else nullcontext():
             step.calls.extend(self.meter.measure([shown]))
+            self._take_norms()
 
     def _settle(self) -> None:
         """Measure what waits, for the forward under way."""
@@ -85,11 +89,26 @@ class _Observer:
             if waiting:
                 self._step.calls.extend(self.meter.measure(waiting))
 
+    def note_block(self, name: str, states: Tensor) -> None:
+        """What a block puts out. In a graph its norms are taken beside the next block's attention."""
+        self.current()
+        self._blocks.append((name, states))
+        if not capturing():
+            self._take_norms()
+
+    def _take_norms(self) -> None:
+        blocks, self._blocks = self._blocks, []
+        for name, states in blocks:
+            wide = torch.promote_types(states.dtype, torch.float32)  # within the one kernel: no copy is made
+            norm = torch.linalg.vector_norm(states, dim=-1, dtype=wide)
+            self._step.add_hidden(name, norm.float())
+
     def current(self) -> StepObservation:
         """The entry of the forward under way."""
         if self._forward != self.watch.forwards:
             self._forward = self.watch.forwards
             self.meter.new_forward()
+            self._blocks.clear()
             self._step = StepObservation(step=int(self.watch.step()), settle=self._settle)
             self.observation.steps.append(self._step)
         return self._step
@@ -99,10 +118,27 @@ class _Observer:
         if self._forward != self.watch.forwards or not self.observation.steps:
             return
         if capturing():
+            self._take_norms()
             self._beside.join()
             self._packed = self.observation.steps.pop().packed()
         else:
             self.observation.steps[-1].pack()
+
+    @property
+    def kernels(self) -> tuple[object, ...]:
+        """Two observers that have the same launch the same kernels."""
+        wanted = self.wanted
+        measured = (wanted.maps, wanted.norms, wanted.entropy, wanted.ranks, wanted.layers, wanted.before, wanted.impl)
+        return (len(wanted.groups), self.sees_blocks, *measured)
+
+    @property
+    def projections(self) -> Projections:
+        """What has to be known of the model before a forward of it can be captured."""
+        return self.meter.outputs.projections
+
+    def prepare(self, projections: Projections) -> bool:
+        """Before a capture that no launched forward goes before. False: the model has others by now."""
+        return self.meter.outputs.prepare(projections)
 
     def captured(self) -> "Replayed":
         """After a forward was captured: what to do around every run of the graph."""
@@ -238,12 +274,12 @@ def _hidden_norms(model: nn.Module, observer: _Observer) -> Iterator[None]:
             "hidden_norms needs a ModuleList of blocks with attention inside, and this model has none"
         )
 
+    observer.sees_blocks = True
+
     def note(name: str, output: Any) -> None:
         states = output[0] if isinstance(output, tuple) else output
         if isinstance(states, Tensor) and not states.is_nested:
-            wide = torch.promote_types(states.dtype, torch.float32)  # within the one kernel: no copy is made
-            norm = torch.linalg.vector_norm(states.detach(), dim=-1, dtype=wide)
-            observer.current().add_hidden(name, norm.float())
+            observer.note_block(name, states.detach())
 
     with ExitStack() as stack:
         for name, block in blocks.items():

@@ -1,21 +1,23 @@
 """Numbers on their way to host memory while the card goes on with the next step.
 
 What a CUDA graph writes is copied aside on the card, which takes no time, and from there to pinned memory on a stream
-of its own. A few such places are used in turn: what is still unread when its turn comes again moves on to ordinary
-memory. Tensors that nobody overwrites need no place aside.
+of its own, all tensors in one piece. A few such places are used in turn: what is still unread when its turn comes again
+moves on to ordinary memory. Tensors that nobody overwrites need no place aside.
 """
 
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import accumulate, cycle
 from threading import Lock
 from typing import Any
 
 import torch
+from jaxtyping import UInt8
 from torch import Tensor
 
 FEWEST, MOST = 2, 8  # places
+ALIGNED = 16  # bytes: where a tensor may begin
 PINNED_BYTES = 2**26  # that they take, unless the fewest take more
 
 Arriving = Callable[[], list[Tensor]]  # waits for them
@@ -23,16 +25,34 @@ Arriving = Callable[[], list[Tensor]]  # waits for them
 
 @dataclass(kw_only=True, eq=False)
 class _Place:
-    pinned: list[Tensor]
+    pinned: Tensor
     arrived: Any = None  # the event behind the last copy to it
     parcel: "weakref.ref[Parcel] | None" = None  # whose numbers it holds; dead: nobody will read them
+
+
+class Layout:
+    """Where tensors lie in one piece of memory, one behind the other."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._like = [(tensor.nbytes, tensor.dtype, tensor.shape) for tensor in tensors]
+        ends = list(accumulate(-(-size // ALIGNED) * ALIGNED for size, _, _ in self._like))
+        self.bytes = ends[-1] if ends else 0
+        self._starts = [0, *ends[:-1]]
+
+    def apart(self, whole: UInt8[Tensor, " byte"]) -> list[Tensor]:
+        """The tensors in `whole`. Each stands for itself: its own views have it for their base, not `whole`."""
+        return [
+            whole[start : start + size].view(dtype).view(shape).data
+            for start, (size, dtype, shape) in zip(self._starts, self._like, strict=True)
+        ]
 
 
 class Parcel:
     """The numbers of one run."""
 
-    def __init__(self, place: _Place) -> None:
+    def __init__(self, place: _Place, layout: Layout) -> None:
         self._place: _Place | None = place
+        self._layout = layout
         self._copies: list[Tensor] = []
         self._opening = Lock()  # the run and whoever writes behind it may both come
 
@@ -41,7 +61,7 @@ class Parcel:
         with self._opening:
             if self._place is not None:
                 self._place.arrived.synchronize()
-                self._copies = [tensor.clone() for tensor in self._place.pinned]
+                self._copies = self._layout.apart(self._place.pinned.clone())
                 self._place = None
             return self._copies
 
@@ -50,14 +70,14 @@ class Outbox:
     """Of the tensors of one graph, which every run overwrites."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = list(tensors)
-        self._aside = [torch.empty_like(tensor) for tensor in tensors]
+        self._tensors, self._layout = list(tensors), Layout(tensors)
+        size = self._layout.bytes
+        self._aside = torch.empty(size, dtype=torch.uint8, device=tensors[0].device)
+        self._parts = self._layout.apart(self._aside)
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        for aside in self._aside:
-            aside.record_stream(self._stream)  # nobody else gets its memory while a copy from it is under way
-        size = sum(tensor.nbytes for tensor in tensors)
+        self._aside.record_stream(self._stream)  # nobody else gets its memory while a copy from it is under way
         places = max(FEWEST, min(MOST, PINNED_BYTES // max(1, size)))
-        self._turns = cycle([_Place(pinned=[_pinned(tensor) for tensor in tensors]) for _ in range(places)])
+        self._turns = cycle([_Place(pinned=_pinned(self._aside)) for _ in range(places)])
         self._last: Any = None  # the event behind the last copy from aside
 
     def send(self) -> Parcel:
@@ -69,14 +89,13 @@ class Outbox:
         main = torch.cuda.current_stream()
         if self._last is not None:
             main.wait_event(self._last)
-        for aside, tensor in zip(self._aside, self._tensors, strict=True):
-            aside.copy_(tensor)
+        for part, tensor in zip(self._parts, self._tensors, strict=True):
+            part.copy_(tensor)
         self._stream.wait_stream(main)
         with torch.cuda.stream(self._stream):
-            for pinned, aside in zip(place.pinned, self._aside, strict=True):
-                pinned.copy_(aside, non_blocking=True)
+            place.pinned.copy_(self._aside, non_blocking=True)
             self._last = place.arrived = self._stream.record_event()
-        parcel = Parcel(place)
+        parcel = Parcel(place, self._layout)
         place.parcel = weakref.ref(parcel)
         return parcel
 

@@ -56,6 +56,7 @@ class Watch:
         """All three doors into the model, open until the context closes."""
         _refuse_compiled(self.model)
         with ExitStack() as stack:
+            stack.callback(self._let_go)
             stack.enter_context(routes.routed(self.model))
             stack.enter_context(self._notes.taken())
             if isinstance(self.model, nn.TransformerEncoderLayer):  # a hook would switch its fast path off
@@ -69,6 +70,10 @@ class Watch:
             stack.enter_context(wrapped(_listeners(self.model)))
             yield
             self._close()
+
+    def _let_go(self) -> None:
+        """Of whoever is called after forwards, so that it ends with its context and not when memory is tidied up."""
+        self.on_end = None
 
     def _counted(
         self, makers: dict[nn.Module, Callable[[Forward], Forward]]

@@ -9,6 +9,7 @@ Only forwards of one shape can be captured: a canvas that is denoised, not a tex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +19,7 @@ from sinklens.attention.capture import capture
 from sinklens.attention.clock import current_step
 from sinklens.attention.intervener import Repeated, repeats
 from sinklens.attention.observe import Replayed
+from sinklens.attention.outputs import Projections
 from sinklens.attention.seam import Scope, scopes_of
 from sinklens.errors import UsageError
 from sinklens.models.language_model import LanguageModel
@@ -25,6 +27,10 @@ from sinklens.types import ModelSpec
 
 WARM = 2  # forwards of a shape before it is captured: kernels are compiled there, and an intervention makes its choices
 WARM_OBSERVED = 1  # where there is none
+
+# Forwards that have been captured: the same forward of a later run need not be launched before. Of each, what its
+# observers have to know of the model.
+_known: "WeakKeyDictionary[nn.Module, dict[tuple[object, ...], list[Projections]]]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,11 +79,25 @@ class CapturedModel:
         graph = self._graphs.get(key)
         if graph is None:
             self._count[key] = self._count.get(key, 0) + 1
-            warm = WARM_OBSERVED if all(scope.intervention is None for scope in scopes) else WARM
-            if self._count[key] <= warm:
+            if self._count[key] <= self._launched(ids, attention_mask, scopes):
                 return self.model(ids, attention_mask=attention_mask)
             graph = self._graphs[key] = self._capture(ids, attention_mask, scopes)
         return graph.run(ids)
+
+    def _launched(self, ids: Tensor, attention_mask: Tensor | None, scopes: tuple[Any, ...]) -> int:
+        """How many forwards are launched before one is captured."""
+        if any(scope.intervention is not None for scope in scopes):
+            return WARM
+        known = _known.get(self._module, {}).get(self._kernels(ids, scopes))
+        if attention_mask is not None or known is None:
+            return WARM_OBSERVED
+        ready = [scope.prepare(needs) for scope, needs in zip(scopes, known, strict=True)]
+        return 0 if all(ready) else WARM_OBSERVED
+
+    def _kernels(self, ids: Tensor, scopes: tuple[Any, ...]) -> tuple[object, ...]:
+        """Forwards that have the same launch the same kernels."""
+        first = next(self._module.parameters())
+        return (ids.shape, first.dtype, first.device, *(scope.kernels for scope in scopes))
 
     def _reduced(self, attention_mask: Tensor | None) -> Tensor | None:
         """None where it hides nothing: asked once for each mask, because the card has to answer."""
@@ -88,15 +108,18 @@ class CapturedModel:
             self._masks[id(attention_mask)] = (attention_mask, real)
         return self._masks[id(attention_mask)][1]
 
-    def _capture(self, ids: Tensor, attention_mask: Tensor | None, scopes: tuple[Scope, ...]) -> _Graph:
+    def _capture(self, ids: Tensor, attention_mask: Tensor | None, scopes: tuple[Any, ...]) -> _Graph:
         assert current_step() is not None
         self._refuse_partial(scopes)
         place, graph = ids.clone(), torch.cuda.CUDAGraph()
         with capture(graph):
             logits = self.model(place, attention_mask=attention_mask)
-        observers = tuple(scope.captured() for scope in scopes)  # type: ignore[attr-defined]
+        observers = tuple(scope.captured() for scope in scopes)
         if attention_mask is not None:
             graph.replay()  # a trial: query groups are told apart with what the graph makes of the mask
+        elif all(scope.intervention is None for scope in scopes):
+            needs = [list(scope.projections) for scope in scopes]
+            _known.setdefault(self._module, {})[self._kernels(ids, scopes)] = needs
         return _Graph(replay=graph.replay, ids=place, logits=logits, observers=observers)
 
     def _refuse_partial(self, scopes: tuple[Scope, ...]) -> None:
