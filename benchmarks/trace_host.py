@@ -12,6 +12,7 @@ import tempfile
 import time
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,16 @@ import torch
 
 import sinklens as sl
 from sinklens.attention.call import Site
-from sinklens.attention.observation import Measured, Observation, Packed, StepObservation
+from sinklens.attention.observation import Observation, StepObservation
+from sinklens.attention.packed import Arrived, Measured, Packed
 from sinklens.attention.record import Record
 from sinklens.recording.behind import Behind
 from sinklens.recording.steps import Recorder
 from sinklens.recording.wanted import Wanted
 from sinklens.sampling.step import Step
 from sinklens.traces.files import SampleFiles
+from sinklens.traces.gather import Gathering
+from sinklens.traces.joined import JoinedFile
 from sinklens.traces.manifest import GIVEN, MODEL
 from sinklens.traces.pack import pack
 from sinklens.traces.rows import SampleEnd
@@ -66,8 +70,9 @@ class Card:
             places=[[(name, str(i) if name == "hidden" else i) for i in range(LAYERS)] for name in names],
         )
 
-    def fetch(self, step: int) -> Measured:
-        return self._packed.unpack([array.clone() for array in self._runs[step % DIFFERENT].values()], step=step)
+    def fetch(self, step: int) -> Arrived:
+        stacks = [array.clone() for array in self._runs[step % DIFFERENT].values()]
+        return Arrived(packed=self._packed, stacks=stacks, step=step)
 
 
 class Shape:
@@ -137,18 +142,29 @@ def parts(card: Card, steps: int, folder: Path) -> None:
     made = list(Run(card, steps=steps, seconds=0).rows())
     rows, took = timed(lambda: [each() for each in made], steps)
     print(f"rows of a step: {took:.1f} ms")
-    packed, took = timed(lambda: [pack(row.attention, kept=None, model_heads=HEADS) for row in rows], steps)
-    print(f"packed: {took:.1f} ms")
     storage = Storage.of(exact=False)
+    gathering = Gathering(storage)
+    for _ in range(3):  # the third time in the memory of the first
+        filled = lambda: [  # noqa: E731
+            gathering.add(step, pack(row.attention, kept=None, model_heads=HEADS)) for step, row in enumerate(rows)
+        ]
+        _, took = timed(filled, steps)
+        groups = list(gathering.take())
+    print(f"rounded and gathered: {took:.1f} ms")
     files = SampleFiles(folder, sample=0, causal=False, detail="full", storage=storage, guard=nullcontext)
     waiting: list[Any] = []
     with ExitStack() as stack:
         stack.callback(files.abandon)
         files.submit = lambda work, *given: waiting.append((work, given))
-        for table in packed[0]:
-            files.write_layers(table, [(step, tables[table]) for step, tables in enumerate(packed)])
-        _, took = timed(lambda: [work(*given) for work, given in waiting], steps)
-    print(f"row groups: {took:.1f} ms on one core")
+        files._joiner = SimpleNamespace(submit=lambda *_: None, shutdown=lambda **_: None)
+        for table, columns, count in groups:
+            files.write(table, columns, count)
+        made, took = timed(lambda: [work(*given) for work, given in waiting], steps)
+        print(f"row groups: {took:.1f} ms on one core, {len(groups)} of them")
+        file = JoinedFile(folder / "joined.parquet")
+        _, took = timed(lambda: [file.append(part) for part in made[: LAYERS // 2]], steps)
+        file.abandon()
+    print(f"joined: {took * len(groups) / (LAYERS // 2):.1f} ms")
 
 
 def whole(card: Card, steps: int, seconds: float, folder: Path, *, detail: str) -> float:

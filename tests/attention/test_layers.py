@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from sinklens.attention.call import AttentionCall, Site
-from sinklens.attention.observation import Measured, Packed, StepObservation, _whole
+from sinklens.attention.observation import StepObservation
+from sinklens.attention.packed import Arrived, Measured, Packed
 from sinklens.attention.record import Record
 from sinklens.errors import ObservationError
 
@@ -29,22 +29,25 @@ def record(layer: int, *, heads: int = 1, keys: int = 5) -> Record:
 
 
 def observation(*records: Record, stacked: bool) -> StepObservation:
-    measured = Measured(calls=list(records))
+    seen = StepObservation(step=0)
+    seen.calls.extend(records)
     if stacked:  # as what comes from a card
         names = ("by_group", "expected_by_group", "viewers_by_group", "key_norm", "output_norm")
         stacks = [torch.stack([getattr(one, name) for one in records]) for name in names]
         places = [[(name, i) for i in range(len(records))] for name in names]
         stacks.append(torch.rand(len(records), 3, 5))
         places.append([("hidden", f"blocks.{i}") for i in range(len(records))])
-        measured = Packed(measured=measured, stacks=stacks, places=places).unpack(stacks, step=0)
-    return StepObservation(step=0, fetch=lambda: measured)
+        zeros = {f"blocks.{i}": torch.zeros(3, 5) for i in range(len(records))}
+        packed = Packed(measured=Measured(calls=list(records), hidden=zeros), stacks=stacks, places=places)
+        return StepObservation(step=0, fetch=lambda: Arrived(packed=packed, stacks=stacks, step=0))
+    return seen
 
 
 @pytest.mark.parametrize("stacked", [False, True])
 def test_arrays_are_those_of_the_records(stacked: bool) -> None:
     records = [record(layer) for layer in range(3)]
     seen = observation(*records, stacked=stacked)
-    assert (_whole([one.key_norm for one in seen.calls if one.key_norm is not None]) is not None) == stacked
+    assert (seen.stacked("key_norm") is seen.stacked("key_norm")) == stacked
     for name in ("received", "expected", "viewers", "fair_share", "mass", "key_norm", "output_norm", "contribution"):
         torch.testing.assert_close(getattr(seen, name), torch.stack([getattr(one, name) for one in records]))
     torch.testing.assert_close(seen.groups["some"], torch.stack([one.by_group[0] for one in records]))
@@ -53,19 +56,27 @@ def test_arrays_are_those_of_the_records(stacked: bool) -> None:
 
 def test_what_a_reader_changes_is_the_readers_own() -> None:
     seen = observation(record(0), record(1), stacked=True)
-    assert _whole(list(seen.hidden.values())) is not None
+    assert seen.blocks == 2
     for read in (lambda: seen.key_norm, lambda: seen.received, lambda: seen.groups["some"], lambda: seen.hidden_norm):
         before = read().clone()
         read().zero_()
         assert torch.equal(read(), before)
 
 
-def test_rows_that_are_not_all_of_an_array() -> None:
-    whole = torch.rand(3, 4)
-    rows: list[Tensor] = list(whole)
-    assert _whole(rows) is whole
-    for others in (rows[:2], rows[::-1], [rows[0], rows[1], torch.rand(4)], [torch.rand(4)], list(whole.T)[:3]):
-        assert _whole(others) is None
+@pytest.mark.parametrize("change", ["cross", "order", "missing"])
+def test_stacks_that_are_not_of_all_layers_are_put_together_from_records(change: str) -> None:
+    records = [record(layer) for layer in range(3)]
+    if change == "cross":
+        records[1] = replace(records[1], site=replace(records[1].site, kind="cross", layer=0))
+    calls = records[::-1] if change == "order" else records
+    stacks = [torch.stack([one.by_group for one in calls]), torch.rand(2, 3, 2, 5)]
+    places = [[("by_group", i) for i in range(3)], [("key_norm", i) for i in (0, 1)]]
+    packed = Packed(measured=Measured(calls=calls), stacks=stacks, places=places)
+    assert packed.wholes == ({"by_group": 0} if change == "missing" else {})
+    seen = StepObservation(step=7, fetch=lambda: Arrived(packed=packed, stacks=stacks, step=7))
+    layers = [one for one in records if one.site.kind == "self"]
+    assert torch.equal(seen.received, torch.stack([one.received for one in layers]))
+    assert {one.site.step for one in seen.calls} == {7} and len(seen.outline) == 3
 
 
 def test_layers_whose_masks_differ_between_heads_and_layers_of_other_lengths() -> None:

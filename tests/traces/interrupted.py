@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sinklens.errors import SinklensError
+from sinklens.traces import gather
 from sinklens.traces import sample as sample_module
 from sinklens.traces.joined import JoinedFile
 from sinklens.traces.write import TraceWriter
@@ -65,6 +66,7 @@ def write_all(folder: Path, *, growing: bool = False) -> None:
 def main() -> int:
     folder, operation, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     sample_module.BUFFER_BYTES = SMALL_BUFFER
+    gather.GROUP_BYTES = 1
     if operation == "hold":
         with TraceWriter.create(folder, manifest(), samples=SAMPLES):
             print("holding", flush=True)

@@ -216,7 +216,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         open_trace(folder).layer(1, 0)
 
     flipped = bytearray(data)
-    place = pq.read_metadata(folder / "samples" / "00000" / "attention.parquet").row_group(1).column(4)
+    place = pq.read_metadata(folder / "samples" / "00000" / "attention.parquet").row_group(0).column(4)
     flipped[place.data_page_offset + place.total_compressed_size // 2] ^= 0x10
     file.write_bytes(flipped)
     with pytest.raises(TraceError, match=rf"attention\.parquet of sample 1 cannot be read \(.*{advice}"):

@@ -1,29 +1,16 @@
 """What an observer has seen: one entry a forward, stacked over layers, and every call as a record."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from sinklens.attention.packed import HIDDEN, Arrived, Measured, Packed
 from sinklens.attention.record import Record
 from sinklens.errors import ObservationError
-
-_STACKED = (
-    "by_group",
-    "expected_by_group",
-    "viewers_by_group",
-    "null_mass",
-    "entropy",
-    "key_norm",
-    "value_norm",
-    "output_norm",
-    "output_rank",
-    "output_size",
-)
 
 SUMS = {"received": "by_group", "expected": "expected_by_group", "viewers": "viewers_by_group"}  # over query groups
 _SUMMED = {field: name for name, field in SUMS.items()}
@@ -138,8 +125,7 @@ class Layers(ABC):
     def stacked(self, name: str) -> Tensor | None:
         """A field of the records over all layers, not to be changed; None where one lacks it.
 
-        Where one array holds all layers, that array itself. Sums have one head for all, except where masks differ
-        between heads.
+        Sums have one head for all, except where masks differ between heads.
         """
         records = self._records
         values = [getattr(record, name) for record in records]
@@ -171,30 +157,13 @@ class Layers(ABC):
 
 
 def _stacked(name: str, values: list[tuple[str, Tensor]]) -> Tensor:
-    """Values of several layers on a new first axis, or an error that says where to find them one by one.
-
-    Where they are the rows of one array, that array itself.
-    """
+    """Values of several layers on a new first axis, or an error that says where to find them one by one."""
     if len({value.shape for _, value in values}) > 1:
         rows = ", ".join(f"{layer} {list(value.shape)}" for layer, value in values)
         raise ObservationError(
             f"layers differ in shape, so {name} cannot be stacked: {rows}. Use .calls, one record a call"
         )
-    arrays = [value for _, value in values]
-    whole = _whole(arrays)
-    return torch.stack(arrays) if whole is None else whole
-
-
-def _whole(rows: list[Tensor]) -> Tensor | None:
-    """The array whose rows these are, all and in order; None: there is no such array."""
-    whole = rows[0]._base
-    if whole is None or whole.shape != (len(rows), *rows[0].shape):
-        return None
-    strides, first, step = whole.stride()[1:], whole.storage_offset(), whole.stride(0)
-    for i, row in enumerate(rows):
-        if row._base is not whole or row.stride() != strides or row.storage_offset() != first + i * step:
-            return None
-    return whole
+    return torch.stack([value for _, value in values])
 
 
 class StepObservation(Layers):
@@ -204,12 +173,13 @@ class StepObservation(Layers):
         self,
         *,
         step: int,
-        fetch: "Callable[[], Measured] | None" = None,
+        fetch: Callable[[], Arrived] | None = None,
         settle: Callable[[], None] | None = None,
     ) -> None:
         """`fetch`: how its numbers are got, once somebody asks. `settle`: adds calls that have yet to be measured."""
         self.step = step
         self._measured, self._fetch, self._settle = Measured(), fetch, settle
+        self._arrived: Arrived | None = None
 
     @property
     def calls(self) -> list[Record]:
@@ -217,9 +187,21 @@ class StepObservation(Layers):
         return self._got().calls
 
     @property
+    def outline(self) -> list[Record]:
+        """The same for what they say beside numbers, which may be of another forward of the same shape."""
+        arrived = self._arrive()
+        return self.calls if arrived is None else arrived.packed.measured.calls
+
+    @property
     def hidden(self) -> dict[str, Tensor]:
         """Norm of what each block puts out."""
         return self._got().hidden
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are norms of."""
+        arrived = self._arrive()
+        return len(self.hidden if arrived is None else arrived.packed.measured.hidden)
 
     def add_hidden(self, block: str, norm: Float[Tensor, "batch query"]) -> None:
         """One more block has run; it may do so several times (ALBERT)."""
@@ -237,88 +219,42 @@ class StepObservation(Layers):
     @property
     def hidden_norm(self) -> Float[Tensor, "layer batch query"]:
         """Norm of the hidden state after each block."""
+        arrived = self._arrive()
+        if arrived is not None and (whole := arrived.whole(HIDDEN)) is not None:
+            return whole.clone()
         if not self.hidden:
             raise ObservationError("hidden_norm was not observed; ask for it: observe(model, hidden_norms=True)")
         return _stacked("hidden_norm", list(self.hidden.items())).clone()
+
+    def stacked(self, name: str) -> Tensor | None:
+        """As of any forward, at once where all layers have come as one array."""
+        arrived = self._arrive()
+        whole = None if arrived is None else arrived.whole(name)
+        return super().stacked(name) if whole is None else whole
 
     def __repr__(self) -> str:
         return f"StepObservation(step {self.step}, {len(self.calls)} attention calls)"
 
     def pack(self) -> None:
         """Bring the arrays to host memory, one copy for all layers of one kind and shape."""
-        packed = self.packed()
-        self._settle = None
-        self._measured = packed.unpack([stack.cpu() for stack in packed.stacks], step=self.step)
+        self._arrived = self.packed().on_host(step=self.step)
+        self._measured, self._settle = Measured(), None
 
-    def packed(self) -> "Packed":
+    def packed(self) -> Packed:
         """The arrays where they are, alike ones stacked."""
         return Packed.of(self._got())
 
-    def _got(self) -> "Measured":
-        if self._settle is not None:
-            self._settle()
+    def _arrive(self) -> Arrived | None:
         fetch = self._fetch
         if fetch is not None:
-            self._measured, self._fetch = fetch(), None
-        return self._measured
+            self._arrived, self._fetch = fetch(), None
+        return self._arrived
 
-
-@dataclass(kw_only=True, eq=False)
-class Measured:
-    """The numbers of one forward."""
-
-    calls: list[Record] = field(default_factory=list)
-    hidden: dict[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Packed:
-    """The numbers of one forward in few arrays: everything that is not in host memory, stacked where it is alike."""
-
-    measured: Measured
-    stacks: list[Tensor]
-    places: list[list[tuple[str, object]]]  # of the rows of each stack: a field and a call, a map, or a block
-
-    @classmethod
-    def of(cls, measured: Measured) -> "Packed":
-        alike: dict[tuple[object, ...], list[tuple[tuple[str, object], Tensor]]] = {}
-        for place, value in _arrays(measured):
-            if value.device.type != "cpu":
-                alike.setdefault((place[0], value.shape, value.dtype), []).append((place, value))
-        stacks = [torch.stack([value for _, value in members]) for members in alike.values()]
-        return cls(measured=measured, stacks=stacks, places=[[at for at, _ in members] for members in alike.values()])
-
-    def unpack(self, stacks: Sequence[Tensor], *, step: int) -> Measured:
-        """The same with the arrays taken from `stacks`, for the forward of another step."""
-        calls: list[dict[str, Any]] = [{} for _ in self.measured.calls]
-        maps = [dict(record.maps) for record in self.measured.calls]
-        hidden = dict(self.measured.hidden)
-        for stack, places in zip(stacks, self.places, strict=True):
-            for row, (name, where) in zip(stack, places, strict=True):
-                match where:
-                    case str():
-                        hidden[where] = row
-                    case (int(call), int(head)):
-                        maps[call][head] = row
-                    case int():
-                        calls[where][name] = row
-        found = [
-            replace(record, site=replace(record.site, step=step), maps=maps[i], **calls[i])
-            for i, record in enumerate(self.measured.calls)
-        ]
-        return Measured(calls=found, hidden=hidden)
-
-
-def _arrays(measured: Measured) -> Iterator[tuple[tuple[str, object], Tensor]]:
-    for i, record in enumerate(measured.calls):
-        for name in _STACKED:
-            value = getattr(record, name)
-            if value is not None:
-                yield (name, i), value
-        for head, values in record.maps.items():
-            yield ("maps", (i, head)), values
-    for block, values in measured.hidden.items():
-        yield ("hidden", block), values
+    def _got(self) -> Measured:
+        if self._settle is not None:
+            self._settle()
+        arrived = self._arrive()
+        return self._measured if arrived is None else arrived.measured
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

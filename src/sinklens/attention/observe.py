@@ -20,9 +20,10 @@ from sinklens.attention.capture import Beside, capturing
 from sinklens.attention.clock import StepNumber
 from sinklens.attention.intervener import Intervener, InterventionSettings
 from sinklens.attention.measure import GroupRule, Meter, Shown, Wanted, check_groups, check_maps
-from sinklens.attention.observation import Observation, Packed, StepObservation
+from sinklens.attention.observation import Observation, StepObservation
 from sinklens.attention.outbox import Outbox
 from sinklens.attention.outputs import Projections
+from sinklens.attention.packed import Arrived, Packed
 from sinklens.attention.seam import Intervention, Kind, Seen, registered
 from sinklens.attention.together import logits_of, may_wait
 from sinklens.attention.watch import Watch
@@ -178,7 +179,8 @@ class Replayed:
         """The copies are asked for now and waited for when somebody reads them."""
         parcel = self._outbox.send()
         step, packed = int(self._observer.watch.step()), self._packed
-        self._observer.again(StepObservation(step=step, fetch=lambda: packed.unpack(parcel.open(), step=step)))
+        fetch = lambda: Arrived(packed=packed, stacks=parcel.open(), step=step)  # noqa: E731
+        self._observer.again(StepObservation(step=step, fetch=fetch))
 
 
 @contextmanager

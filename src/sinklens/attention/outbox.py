@@ -40,9 +40,9 @@ class Layout:
         self._starts = [0, *ends[:-1]]
 
     def apart(self, whole: UInt8[Tensor, " byte"]) -> list[Tensor]:
-        """The tensors in `whole`. Each stands for itself: its own views have it for their base, not `whole`."""
+        """The tensors in `whole`."""
         return [
-            whole[start : start + size].view(dtype).view(shape).data
+            whole[start : start + size].view(dtype).view(shape)
             for start, (size, dtype, shape) in zip(self._starts, self._like, strict=True)
         ]
 

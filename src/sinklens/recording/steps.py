@@ -172,11 +172,12 @@ class Recorder:
         self, index: int, seen: StepObservation, *, keys: int, computed: range | None
     ) -> AttentionRows | None:
         """The arrays of this step, summed over the steps so far in a causal run; None: not to be kept."""
-        heads, parts = self._heads, {name: _sums(seen, field) for name, field in SUMS.items()}
+        heads, outline = self._heads, seen.outline
+        parts = {name: _sums(seen, field) for name, field in SUMS.items()}
         sums = {name: values.sum(1) for name, values in parts.items()}
-        if any(record.null_mass is not None for record in seen.calls):
+        if any(record.null_mass is not None for record in outline):
             sums["null_mass"] = _numbers(seen.null_mass)[..., None]
-        queries, hidden = seen.calls[0].queries, self._hidden(seen)
+        queries, hidden = outline[0].queries, self._hidden(seen)
         if self._causal:
             self._sums.begin(queries, keys)
             sums = {name: self._sums.add(name, values) for name, values in sums.items()}
@@ -199,12 +200,12 @@ class Recorder:
             queries=queries,
             groups={
                 group: GroupRows(**{name: _some(values[:, i], heads) for name, values in parts.items()})
-                for i, group in enumerate(seen.calls[0].group_names)
+                for i, group in enumerate(outline[0].group_names)
             },
             hidden_norm=hidden,
-            maps={where: values[0].numpy() for where, values in seen.maps.items()},
-            impl=", ".join(sorted({record.impl for record in seen.calls})),
-            kernel=", ".join(sorted({record.kernel for record in seen.calls})),
+            maps=_maps(seen) if self.wanted.maps_at(index) else {},
+            impl=", ".join(sorted({record.impl for record in outline})),
+            kernel=", ".join(sorted({record.kernel for record in outline})),
             null_mass=None if null_mass is None else null_mass[:, heads, 0],
             **norms,
         )
@@ -215,7 +216,7 @@ class Recorder:
 
     def _hidden(self, seen: StepObservation) -> "Float[np.ndarray, 'layer query'] | None":
         """Of the blocks of the layers that are kept, where there is one block a layer."""
-        if len(seen.hidden) != self.model.spec.layers:
+        if seen.blocks != self.model.spec.layers:
             return None
         return seen.hidden_norm[:, 0].numpy()[list(self.wanted.layers)]
 
@@ -236,6 +237,10 @@ def _norms(seen: StepObservation, heads: Some) -> dict[str, np.ndarray | None]:
             None if values is None else _numbers(values)[:, heads if name.startswith("output") else slice(None)]
         )
     return found
+
+
+def _maps(seen: StepObservation) -> dict[tuple[int, int], np.ndarray]:
+    return {where: values[0].numpy() for where, values in seen.maps.items()}
 
 
 def _sums(seen: StepObservation, name: str) -> Float[np.ndarray, "layer group heads_or_1 key"]:

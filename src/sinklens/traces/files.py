@@ -1,6 +1,7 @@
-"""The Parquet files of one sample while it is being written: one row group a layer and run of steps.
+"""The Parquet files of one sample while it is being written.
 
-Row groups are made in threads, while pyarrow lets go of the interpreter, and joined in the order they were asked for.
+Row groups are made in threads, while pyarrow lets go of the interpreter, and joined in the order they were asked for by
+one thread more, which also sees to it that they reach the disk: little is left to be waited for at the end.
 """
 
 import os
@@ -18,8 +19,8 @@ import pyarrow.parquet as pq
 
 from sinklens.files import sync
 from sinklens.traces.joined import JoinedFile
-from sinklens.traces.pack import Lists, Packed
-from sinklens.traces.schema import schema
+from sinklens.traces.pack import Lists
+from sinklens.traces.schema import TABLES, schema
 from sinklens.traces.storage import Storage
 
 Guard = Callable[[], AbstractContextManager[None]]  # around whatever touches the disk
@@ -33,58 +34,40 @@ class SampleFiles:
     def __init__(self, folder: Path, *, sample: int, causal: bool, detail: str, storage: Storage, guard: Guard) -> None:
         self.folder = folder
         self.sample = sample
-        self._kind: dict[str, Any] = {"causal": causal, "detail": detail}
+        self._schemas = {table: schema(table, causal=causal, detail=detail) for table in TABLES}
         self._storage = storage
         self._guard = guard
         self._files: dict[str, JoinedFile] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sinklens-row-groups")
-        self._making: deque[tuple[str, Future[memoryview]]] = deque()
+        self._joiner = ThreadPoolExecutor(1, thread_name_prefix="sinklens-joining")
+        self._joining: deque[Future[None]] = deque()
 
     def write(self, table: str, columns: Mapping[str, Any], rows: int) -> None:
         """One row group; columns that are missing are null, `sample` is added. Arrays must stay as they are."""
         columns = {"sample": np.full(rows, self.sample), **columns}
-        make = partial(_row_group, schema(table, **self._kind), columns, rows, self._storage)
-        self._making.append((table, self.submit(make)))
+        make = partial(_row_group, self._schemas[table], columns, rows, self._storage)
+        self._joining.append(self._joiner.submit(self._join, table, self.submit(make)))
 
     def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
         """Work for the threads, done in the order it comes."""
         return self._threads.submit(work, *given)
 
     def settle(self) -> None:
-        """Put to the disk whatever was asked for so far."""
-        while self._making:
-            table, made = self._making[0]
-            part = made.result()  # an interrupt in here loses nothing
-            with self._guard():
-                self._file(table).append(part)
-            self._making.popleft()
+        """Wait until whatever was asked for so far is in its file."""
+        while self._joining:
+            self._joining[0].result()  # an interrupt in here loses nothing
+            self._joining.popleft()
 
-    def write_layers(self, table: str, steps: Sequence[tuple[int, Packed]]) -> None:
-        """The rows of several steps, one row group a layer."""
-        for layer in sorted({layer for _, packed in steps for layer in packed.layers}):
-            parts = [(step, packed, packed.layers.index(layer)) for step, packed in steps if layer in packed.layers]
-            counts = [len(packed.rows) for _, packed, _ in parts]
-            rows = sum(counts)
-            columns: dict[str, Any] = {
-                "step": np.repeat([step for step, _, _ in parts], counts),
-                "layer": np.full(rows, layer),
-            }
-            first = parts[0][1]
-            if first.row_name is not None:
-                columns[first.row_name] = np.concatenate([np.asarray(packed.rows) for _, packed, _ in parts])
-            for name in first.scalars:
-                columns[name] = np.concatenate([packed.scalars[name][index] for _, packed, index in parts])
-            for name in first.lists:
-                columns[name] = Lists(
-                    values=[packed.lists[name].values[index] for _, packed, index in parts],
-                    lengths=np.concatenate([packed.lists[name].lengths[index] for _, packed, index in parts])[None],
-                )
-            self.write(table, columns, rows)
+    def _join(self, table: str, made: "Future[memoryview]") -> None:
+        part = made.result()
+        with self._guard():
+            self._file(table).append(part)
 
     def close(self) -> None:
         """End every file and wait until all are on the disk."""
         self.settle()
         self._threads.shutdown()
+        self._joiner.shutdown()
         with self._guard():
             while self._files:
                 table, file = next(iter(self._files.items()))
@@ -96,7 +79,8 @@ class SampleFiles:
     def abandon(self) -> None:
         """Let go of the files; what they hold is thrown away with the folder."""
         self._threads.shutdown(cancel_futures=True)
-        self._making.clear()
+        self._joiner.shutdown(cancel_futures=True)
+        self._joining.clear()
         for file in self._files.values():
             file.abandon()
         self._files.clear()
@@ -126,7 +110,8 @@ def _array(values: Any, field: Any, storage: Storage) -> Any:
     """A column: NaN among scalars and in lists of nullable numbers is null."""
     kind = field.type
     if isinstance(values, Lists):
-        flat = storage.column(field.name, np.concatenate(values.values) if values.values else np.zeros(0))
+        flat = _joined(values.values)
+        flat = flat if values.stored else storage.column(field.name, flat)
         missing = np.isnan(flat) if kind.value_field.nullable else None
         offsets = np.concatenate([[0], np.cumsum(values.lengths.ravel())]).astype(np.int32)
         inner = pa.array(flat, type=kind.value_type, mask=missing)
@@ -135,6 +120,12 @@ def _array(values: Any, field: Any, storage: Storage) -> Any:
         plain = pa.array([], type=kind).to_numpy(zero_copy_only=False).dtype  # to_pandas_dtype may need pandas
         values = values.astype(plain, copy=False)
     return pa.array(values, type=kind, from_pandas=True)
+
+
+def _joined(pieces: Any) -> Any:
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces) if len(pieces) else np.zeros(0)
 
 
 def lists_of(arrays: Sequence[Any]) -> Lists:

@@ -5,6 +5,7 @@ joined is, byte for byte, the file that one writer would have written. Old ones 
 behind it; such a repetition names places in its own part, so nothing points to it.
 """
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -14,6 +15,7 @@ from sinklens.traces.thrift import I16, I64, Items, Struct
 
 MAGIC = b"PAR1"
 TAIL = 8  # the length of the footer, and the magic once more
+SYNC_BYTES = 8 * 2**20
 
 # Numbers of fields in parquet.thrift.
 ROWS, GROUPS = 3, 4  # of the footer
@@ -27,11 +29,12 @@ class JoinedFile:
 
     def __init__(self, path: Path) -> None:
         self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - open until `close`
+        self._unsynced = 0  # bytes
         self._footer: Struct = {}
         self._groups: list[Struct] = []
 
     def append(self, part: memoryview) -> None:
-        """The row groups of one more file."""
+        """The row groups of one more file. Now and then what was written is seen to the disk."""
         start = len(part) - TAIL - int.from_bytes(part[-TAIL:-4], "little")
         footer = thrift.read(bytes(part[start:-TAIL]))
         if not self._footer:
@@ -42,6 +45,11 @@ class JoinedFile:
             _shift(group, shift, ordinal=len(self._groups))
             self._groups.append(group)
         self._file.write(part[len(MAGIC) : start])
+        self._unsynced += start
+        if self._unsynced >= SYNC_BYTES:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._unsynced = 0
 
     def close(self) -> None:
         """Write the footer of all."""

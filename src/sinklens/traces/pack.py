@@ -26,15 +26,16 @@ Kept = Bool[np.ndarray, "layer head key"]
 class Lists:
     """A list column: for every layer the values of its rows, one row behind the other."""
 
-    values: Sequence[Shaped[np.ndarray, " _"]]
+    values: Sequence[Shaped[np.ndarray, " _"]] | Shaped[np.ndarray, "layer _"]  # an array: all layers have as many
     lengths: Int[np.ndarray, "layer row"]
+    stored: bool = False  # the numbers are those that will be read back
 
     @classmethod
     def of(cls, values: Shaped[np.ndarray, "layer row key"], kept: Bool[np.ndarray, "layer row key"] | None) -> "Lists":
         """All keys, or those kept."""
         layers, rows, keys = values.shape
         if kept is None:
-            return cls(values=list(values.reshape(layers, -1)), lengths=np.full((layers, rows), keys))
+            return cls(values=values.reshape(layers, -1), lengths=np.full((layers, rows), keys))
         lengths = kept.sum(-1)
         return cls(values=np.split(values[kept], np.cumsum(lengths.sum(-1))[:-1]), lengths=lengths)
 

@@ -1,4 +1,4 @@
-"""One sample on its way to the disk: steps come in, row groups of one layer and a run of steps go out."""
+"""One sample on its way to the disk: steps come in, row groups of a run of steps go out."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,6 +9,7 @@ import numpy as np
 from sinklens.errors import UsageError, choose
 from sinklens.traces.estimate import BUFFER_BYTES
 from sinklens.traces.files import SampleFiles, lists_of
+from sinklens.traces.gather import Gathering
 from sinklens.traces.pack import Packed, as_stored, pack
 from sinklens.traces.rows import AttentionRows, SampleEnd, StepRows
 from sinklens.traces.schema import groups_of
@@ -33,20 +34,20 @@ class SampleWriter:
         )
         self._lines: list[dict[str, Any]] = []  # of the table `steps`, and the seconds
         self._maps: list[dict[str, Any]] = []
-        self._packed: list[tuple[int, dict[str, Packed]]] = []
+        self._gathering = Gathering(storage)
         self._shape: tuple[Any, ...] | None = None
         self._bytes = self._count = self._positions = 0
         self.ended = False
 
     def add(self, rows: StepRows, *, copy: bool = True) -> None:
-        """The next step. copy: of its arrays; False where nobody will change them."""
+        """The next step. copy: of arrays that are not put elsewhere at once; False where nobody will change them."""
         if self.ended or rows.step != self._count:
             wanted = "no step, it has ended" if self.ended else f"step {self._count}"
             raise UsageError(f"step {rows.step} came where the sample takes {wanted}; add every step, in order, from 0")
         self._count += 1
         self._positions = max(self._positions, rows.positions)
         if rows.attention is not None:
-            self._add_attention(rows.step, as_stored(rows.attention, EXACT) if copy else rows.attention)
+            self._add_attention(rows.step, rows.attention, copy=copy)
         self._lines.append(_line(rows))
         self._bytes += rows.ids.nbytes + rows.confidence.nbytes
         if self._bytes >= BUFFER_BYTES:
@@ -76,8 +77,10 @@ class SampleWriter:
         self._files.write("sample", row, 1)
         self.ended = True
 
-    def _add_attention(self, step: int, rows: AttentionRows) -> None:
+    def _add_attention(self, step: int, rows: AttentionRows, *, copy: bool) -> None:
         self._check_same(step, rows)
+        if copy and (rows.maps or self._sifter is not None):
+            rows = as_stored(rows, EXACT)
         for (layer, head), values in rows.maps.items():
             site = {"step": step, "layer": layer, "head": head}
             self._maps.append(site | {"queries": values.shape[0], "keys": values.shape[1], "map": values.ravel()})
@@ -103,17 +106,16 @@ class SampleWriter:
         self._shape = shape
 
     def _keep(self, step: int, tables: dict[str, Packed]) -> None:
-        self._packed.append((step, tables))
-        self._bytes += sum(packed.nbytes for packed in tables.values())
+        self._bytes += self._gathering.add(step, tables)
 
     def _flush(self) -> None:
         self._files.settle()  # what was flushed before has had the time of a buffer: no more than two are full
-        for table in self._packed[0][1] if self._packed else ():
-            self._files.write_layers(table, [(step, tables[table]) for step, tables in self._packed])
+        for table, columns, rows in self._gathering.take():
+            self._files.write(table, columns, rows)
         for table, lines in (("steps", self._lines), ("timing", self._lines), ("maps", self._maps)):
             if lines:
                 self._files.write(table, _columns(lines), len(lines))
-        self._packed, self._lines, self._maps, self._bytes = [], [], [], 0
+        self._lines, self._maps, self._bytes = [], [], 0
 
 
 def _columns(lines: list[dict[str, Any]]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 FLOAT_BITS = 23  # mantissa bits of float32
+INFINITE = 0x7F800000  # its bits; above it is NaN
 COUNTED = ("sample", "step", "layer", "head", "kv_head")  # columns whose least and greatest value are kept
 ROUNDED = ("received", "received_masked", "received_unmasked", "received_last_row", "output_norm", "key_norm",
            "value_norm", "hidden_norm", "map")  # fmt: skip
@@ -57,7 +58,14 @@ class Storage:
         """The numbers of a column as they are stored."""
         if name not in ROUNDED:
             return values
-        return self.received(values) if name.startswith(("received", "map")) else self.norms(values)
+        return self.received(values) if _is_received(name) else self.norms(values)
+
+    def put(self, name: str, values: Shaped[np.ndarray, "*axes"], to: Shaped[np.ndarray, "*axes"]) -> None:
+        """The numbers of a column as they are stored, into an array that is there."""
+        if name not in ROUNDED:
+            to[...] = values
+        else:
+            round_mantissa(values, self.received_bits if _is_received(name) else self.norm_bits, to=to)
 
     def writer_options(self, schema: Any) -> dict[str, Any]:
         """Keywords of pyarrow.parquet.ParquetWriter. Floats that do not repeat get no dictionary."""
@@ -73,26 +81,35 @@ class Storage:
         }
 
 
+def _is_received(name: str) -> bool:
+    return name.startswith(("received", "map"))
+
+
 def _path(field: Any) -> str:
     """The name of a column in Parquet: lists have a level of their own."""
     return f"{field.name}.list.element" if str(field.type).startswith("list") else str(field.name)
 
 
-def round_mantissa(values: Shaped[np.ndarray, "*axes"], bits: int) -> Float[np.ndarray, "*axes"]:
-    """A float32 copy, rounded to nearest (ties to even) at `bits` mantissa bits. NaN and infinity stay.
+def round_mantissa(
+    values: Shaped[np.ndarray, "*axes"], bits: int, *, to: Float[np.ndarray, "*axes"] | None = None
+) -> Float[np.ndarray, "*axes"]:
+    """A float32 copy (in `to`), rounded to nearest (ties to even) at `bits` mantissa bits. NaN and infinity stay.
 
     A value that would round up to infinity stays as it is.
     """
-    exact = np.array(values, np.float32, order="C")
+    exact = np.asarray(values, np.float32)
+    result = np.empty(exact.shape, np.float32) if to is None else to
     drop = FLOAT_BITS - bits
     if drop == 0:
-        return exact
-    raw = exact.view(np.uint32)
-    even = (raw >> np.uint32(drop)) & np.uint32(1)
-    rounded = raw + (np.uint32((1 << (drop - 1)) - 1) + even)
+        result[...] = exact
+        return result
+    raw, rounded = exact.view(np.uint32), result.view(np.uint32)
+    np.right_shift(raw, np.uint32(drop), out=rounded)
+    rounded &= np.uint32(1)  # to even
+    rounded += np.uint32((1 << (drop - 1)) - 1)
+    rounded += raw
     rounded &= np.uint32((0xFFFFFFFF << drop) & 0xFFFFFFFF)
-    result = rounded.view(np.float32)
-    strange = ~(np.isfinite(exact) & np.isfinite(result))
-    if strange.any():  # the bits of NaN would carry over into those of a number
-        result[strange] = exact[strange]
+    if raw.max(initial=0) >= INFINITE - (1 << drop):  # negative, or one of the following
+        strange = ~(np.isfinite(exact) & np.isfinite(result))
+        result[strange] = exact[strange]  # the bits of NaN would carry over into those of a number
     return result
