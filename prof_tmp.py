@@ -1,37 +1,66 @@
-import sys, time, io
+import sys, time, cProfile, pstats, tempfile, io
 from pathlib import Path
 sys.path.insert(0, "benchmarks")
 import torch
-from collections import Counter
-from observe_gpu import random_model, Side
-from contextlib import nullcontext
+from observe_gpu import random_model
 import sinklens as sl
+from sinklens.recording import identity
+from sinklens.sampling.generate import steps
 model = random_model("llada")
-ids = torch.randint(0, 126000, (1, 192), device="cuda"); ids[:, 64::2] = model.spec.mask_id
+prompt = torch.randint(0, 126000, (1, 64), generator=torch.Generator().manual_seed(0)).tolist()
+S = sl.LLaDASampler(steps=128, length=128, block=32)
+short = sl.LLaDASampler(steps=8, length=128, block=32)
+identity.hash_weights = lambda _: "x"
+def sync(): torch.cuda.synchronize(); return time.perf_counter()
 groups = {"masked": lambda s: s.masked, "unmasked": lambda s: ~s.masked}
-V = {"plain": nullcontext,
- "received": lambda: sl.observe(model, norms=False),
- "groups": lambda: sl.observe(model, norms=False, groups=groups),
+def run(ctx, sampler=S, times=None, seed=None):
+    t0=sync()
+    if ctx is None:
+        for _ in steps(model, prompt, sampler, graph=True, seed=seed):
+            if times is not None: times.append(time.perf_counter()-t0)
+    else:
+        with ctx() as found:
+            for _ in steps(model, prompt, sampler, graph=True, seed=seed):
+                del found.steps[:-1]
+                if times is not None: times.append(time.perf_counter()-t0)
+    return sync()-t0
+V = {"plain": None,
  "groups+norms": lambda: sl.observe(model, groups=groups),
+ "groups+norms+hidden": lambda: sl.observe(model, groups=groups, hidden_norms=True),
  "full": lambda: sl.observe(model, groups=groups, hidden_norms=True, ranks=True)}
-with torch.no_grad():
-    Side(model, ids, nullcontext, graph=True)
-    sides={n: Side(model, ids, e, graph=True) for n,e in V.items()}
-    for rep in range(4):
-        print({n: round(s.milliseconds(),3) for n,s in sides.items()}, flush=True)
-    # pure replay, no copies
-    for n,s in sides.items():
-        torch.cuda.synchronize(); t=time.perf_counter()
-        for _ in range(20): s._graph.replay()
-        a=time.perf_counter(); torch.cuda.synchronize(); b=time.perf_counter()
-        print(n, "replay host", round((a-t)/20*1e3,3), "total", round((b-t)/20*1e3,3), flush=True)
-    from torch.profiler import profile, ProfilerActivity
-    for n in ("plain","received","full"):
-        with profile(activities=[ProfilerActivity.CUDA]) as p:
-            for _ in range(3): sides[n].step(sides[n]._graph.run)
-            torch.cuda.synchronize()
-        ev=[e for e in p.events() if e.device_type==torch.autograd.DeviceType.CUDA]
-        c=Counter(); k=Counter()
-        for e in ev: c[e.name[:60]]+=e.device_time; k[e.name[:60]]+=1
-        print(n,"kernels",len(ev)/3,"sum ms",sum(c.values())/3e3, "span", (max(e.time_range.end for e in ev)-min(e.time_range.start for e in ev))/3e3)
-        for name,v in c.most_common(22): print(f"   {v/3e3:.3f} ms  x{k[name]/3:.0f}  {name}")
+for n,c in V.items(): run(c, short)
+for rep in range(2):
+  for n,c in V.items():
+    ts=[]; tot=run(c, times=ts)
+    d=[ts[0]]+[b-a for a,b in zip(ts,ts[1:])]
+    print(f"{n:22} total {1e3*tot:.0f} ms; first {1e3*d[0]:.1f} second {1e3*d[1]:.1f}; rest {1e3*(ts[-1]-ts[2])/(len(ts)-3):.2f} ms/step", flush=True)
+from sinklens.traces.files import SampleFiles
+from sinklens.traces.sample import SampleWriter
+from sinklens.recording.behind import Behind
+acc={}
+def wrap(cls,name):
+    old=getattr(cls,name)
+    def f(self,*a,**k):
+        t=time.perf_counter(); r=old(self,*a,**k); acc.setdefault(f"{cls.__name__}.{name}",[]).append(time.perf_counter()-t); return r
+    setattr(cls,name,f)
+for c,n in ((SampleFiles,"close"),(SampleFiles,"settle"),(SampleFiles,"_join"),(SampleWriter,"add"),(SampleWriter,"end"),(SampleWriter,"_flush"),(Behind,"do"),(Behind,"__exit__")): wrap(c,n)
+import sinklens.recording.steps as rs
+o=rs.Recorder._row
+def row(self,*a,**k):
+    t=time.perf_counter(); r=o(self,*a,**k); acc.setdefault("row",[]).append(time.perf_counter()-t); return r
+rs.Recorder._row=row
+with tempfile.TemporaryDirectory() as tmp:
+    sl.trace(model, prompt, short, to=Path(tmp)/"w", graph=True)
+    for name,opt in {"full":{}, "full2":{}, "full3":{}, "no norms":{"norms":False}, "sinks":{"detail":"sinks"}}.items():
+        p=run(None); ts=[]; acc.clear(); t0=sync()
+        sl.trace(model, prompt, S, to=Path(tmp)/name, graph=True, progress=lambda *_: ts.append(time.perf_counter()-t0), **opt)
+        tot=sync()-t0
+        d=[ts[0]]+[b-a for a,b in zip(ts,ts[1:])]
+        print(f"trace {name}: total {1e3*tot:.0f} ({tot/p:.3f} of plain {1e3*p:.0f}); first {1e3*d[0]:.1f} second {1e3*d[1]:.1f}; rest {1e3*(ts[-1]-ts[2])/(len(ts)-3):.2f} ms/step max {1e3*max(d[3:]):.1f}; tail {1e3*(tot-ts[-1]):.1f}", flush=True)
+        print("   ", {k:(len(v),round(1e3*sum(v),1),round(1e3*max(v),1)) for k,v in acc.items()})
+    pr=cProfile.Profile()
+    with sl.observe(model, groups=groups, hidden_norms=True, ranks=True) as found:
+        it=steps(model, prompt, S, graph=True)
+        pr.enable(); next(it); torch.cuda.synchronize(); pr.disable()
+        for _ in it: del found.steps[:-1]
+    s=io.StringIO(); pstats.Stats(pr,stream=s).sort_stats("tottime").print_stats(30); print(s.getvalue()[:5000])

@@ -39,7 +39,7 @@ def observation(*records: Record, stacked: bool) -> StepObservation:
         places.append([("hidden", f"blocks.{i}") for i in range(len(records))])
         zeros = {f"blocks.{i}": torch.zeros(3, 5) for i in range(len(records))}
         packed = Packed(measured=Measured(calls=list(records), hidden=zeros), stacks=stacks, places=places)
-        return StepObservation(step=0, fetch=lambda: Arrived(packed=packed, stacks=stacks, step=0))
+        return StepObservation(step=0, fetch=lambda: Arrived(packed=packed, stacks=[*stacks], step=0))
     return seen
 
 
@@ -73,7 +73,7 @@ def test_stacks_that_are_not_of_all_layers_are_put_together_from_records(change:
     places = [[("by_group", i) for i in range(3)], [("key_norm", i) for i in (0, 1)]]
     packed = Packed(measured=Measured(calls=calls), stacks=stacks, places=places)
     assert packed.wholes == ({"by_group": 0} if change == "missing" else {})
-    seen = StepObservation(step=7, fetch=lambda: Arrived(packed=packed, stacks=stacks, step=7))
+    seen = StepObservation(step=7, fetch=lambda: Arrived(packed=packed, stacks=[*stacks], step=7))
     layers = [one for one in records if one.site.kind == "self"]
     assert torch.equal(seen.received, torch.stack([one.received for one in layers]))
     assert {one.site.step for one in seen.calls} == {7} and len(seen.outline) == 3

@@ -237,8 +237,10 @@ class StepObservation(Layers):
 
     def pack(self) -> None:
         """Bring the arrays to host memory, one copy for all layers of one kind and shape."""
-        self._arrived = self.packed().on_host(step=self.step)
-        self._measured, self._settle = Measured(), None
+        packed = self.packed()
+        self._settle = None
+        if packed.stacks:
+            self._arrived, self._measured = packed.on_host(step=self.step), Measured()
 
     def packed(self) -> Packed:
         """The arrays where they are, alike ones stacked."""

@@ -103,7 +103,8 @@ class Arrived:
     @cached_property
     def measured(self) -> Measured:
         """Call by call."""
-        return self.packed.unpack(self.stacks, step=self.step)
+        packed = self.packed
+        return packed.measured if self.stacks is packed.stacks else packed.unpack(self.stacks, step=self.step)
 
     def whole(self, name: str) -> Tensor | None:
         """A field of all layers as one array; None: they came apart."""
