@@ -24,6 +24,7 @@ from sinklens.attention.observation import Observation, StepObservation
 from sinklens.attention.packed import Arrived, Measured, Packed
 from sinklens.attention.record import Record
 from sinklens.recording.behind import Behind
+from sinklens.recording.rows import RowMaker
 from sinklens.recording.steps import Recorder
 from sinklens.recording.wanted import Wanted
 from sinklens.sampling.step import Step
@@ -105,6 +106,9 @@ class Run(Recorder):
         self._run = self._steps(card, steps, seconds)
         self._observation = Observation()
 
+    def maker(self) -> RowMaker:
+        return RowMaker(self.model.spec, self.wanted, self.canvas)
+
     def _observer(self) -> Observation:
         return self._observation
 
@@ -139,8 +143,9 @@ def main() -> None:
 
 def parts(card: Card, steps: int, folder: Path) -> None:
     """Each alone, nothing beside it."""
-    made = list(Run(card, steps=steps, seconds=0).rows())
-    rows, took = timed(lambda: [each() for each in made], steps)
+    run = Run(card, steps=steps, seconds=0)
+    made, maker = list(run.numbers()), run.maker()
+    rows, took = timed(lambda: [maker.rows(each()) for each in made], steps)
     print(f"rows of a step: {took:.1f} ms")
     storage = Storage.of(exact=False)
     gathering = Gathering(storage)
@@ -157,14 +162,15 @@ def parts(card: Card, steps: int, folder: Path) -> None:
         stack.callback(files.abandon)
         files.submit = lambda work, *given: waiting.append((work, given))
         files._joiner = SimpleNamespace(submit=lambda *_: None, shutdown=lambda **_: None)
-        for table, columns, count in groups:
-            files.write(table, columns, count)
+        for table, part in groups:
+            files.write(table, part)
         made, took = timed(lambda: [work(*given) for work, given in waiting], steps)
-        print(f"row groups: {took:.1f} ms on one core, {len(groups)} of them")
+        print(f"row groups: {took:.1f} ms on one core, {sum(len(part) for _, part in groups)} in {len(groups)} parts")
         file = JoinedFile(folder / "joined.parquet")
-        _, took = timed(lambda: [file.append(part) for part in made[: LAYERS // 2]], steps)
+        same = [part for part, (table, _) in zip(made, groups, strict=True) if table == "attention"]
+        _, took = timed(lambda: [file.append(part) for part in same], steps)
         file.abandon()
-    print(f"joined: {took * len(groups) / (LAYERS // 2):.1f} ms")
+    print(f"those of attention joined: {took:.1f} ms")
 
 
 def whole(card: Card, steps: int, seconds: float, folder: Path, *, detail: str) -> float:
@@ -174,10 +180,11 @@ def whole(card: Card, steps: int, seconds: float, folder: Path, *, detail: str) 
     began = time.perf_counter()
     with TraceWriter.create(folder, manifest, samples=1) as writer, writer.sample(0) as sample:
         run = Run(card, steps=steps, seconds=seconds)
+        maker = run.maker()
         with Behind() as behind:
-            for made in run.rows():
-                behind.do(lambda made=made: sample.add(made(), copy=False))
-        ids = run.canvas.numpy().astype(np.int32)
+            for made in run.numbers():
+                behind.do(lambda made=made: sample.add(maker.rows(made()), copy=False))
+        ids = run.canvas.astype(np.int32)
         sample.end(SampleEnd(prompt=None, text=None, prompt_length=PROMPT, ids=ids, tokens={}))
     return time.perf_counter() - began
 

@@ -8,23 +8,27 @@ One prompt after the other: each is a sample of its own, written when it is whol
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from sinklens.recording.behind import Behind
 from sinklens.recording.identity import describe_tokens
 from sinklens.recording.plan import Plan, plan_trace
+from sinklens.recording.rows import StepNumbers
+from sinklens.recording.scribe import Begin, LocalSample, Scribe, SentSample
 from sinklens.recording.steps import Recorder
 from sinklens.sampling.generate import finish
 from sinklens.sampling.step import Sampler
 from sinklens.traces.read import Trace, open_trace
-from sinklens.traces.rows import SampleEnd, StepRows
-from sinklens.traces.sample import SampleWriter
+from sinklens.traces.rows import SampleEnd
 from sinklens.traces.write import TraceWriter
+
+SCRIBE_BYTES = 16 * 2**20  # of a sample: from here on another process writes it, if a card runs the model
 
 Progress = Callable[[int, int, int], None]  # number of the sample, of how many, steps it has done
 
@@ -84,11 +88,14 @@ def run_plan(
     plan: Plan, *, to: "str | os.PathLike[str]", resume: bool = False, progress: Progress | None = None
 ) -> Trace:
     """Record every sample that is not there yet."""
-    samples, to = len(plan.ids), Path(to)
-    with TraceWriter.create(to, plan.manifest(), samples=samples, resume=resume, exact=plan.wanted.exact) as writer:
+    to = Path(to)
+    settings: dict[str, Any] = {"samples": len(plan.ids), "resume": resume, "exact": plan.wanted.exact}
+    with (
+        Scribe() if wants_scribe(plan) else nullcontext() as scribe,  # it starts while the weights are hashed
+        TraceWriter.create(to, plan.manifest(), **settings) as writer,
+    ):
         for number in writer.missing:
-            with writer.sample(number) as sample:
-                _record(plan, number, sample, progress)
+            _record(plan, number, writer, scribe, progress)
         if not writer.manifest["complete"]:
             writer.finish(_what_computed(open_trace(to)))
     made = open_trace(to)
@@ -113,24 +120,49 @@ def _what_computed(recorded: Trace) -> dict[str, Any]:
     return {name: sorted({value for value in used[name] if value is not None}) for name in ("impl", "kernel")}
 
 
-def _record(plan: Plan, number: int, sample: SampleWriter, progress: Progress | None) -> None:
+def wants_scribe(plan: Plan) -> bool:
+    """Whether samples are written by another process: where steps are short and much is to be written."""
+    return plan.model.device.type == "cuda" and plan.estimate() >= SCRIBE_BYTES * len(plan.ids)
+
+
+def _record(plan: Plan, number: int, writer: TraceWriter, scribe: Scribe | None, progress: Progress | None) -> None:
+    with writer.folder_of(number) as (folder, guard):
+        begin = Begin(
+            folder=folder,
+            number=number,
+            manifest=writer.manifest,
+            storage=writer.storage,
+            spec=plan.model.spec,
+            wanted=plan.wanted,
+            prompt=np.array(plan.ids[number]),
+        )
+        sample = LocalSample(begin, guard) if scribe is None else scribe.sample(begin, guard)
+        try:
+            _run(plan, number, sample, progress)
+        except BaseException:
+            sample.abandon()
+            raise
+
+
+def _run(plan: Plan, number: int, sample: LocalSample | SentSample, progress: Progress | None) -> None:
     recorder = Recorder(
         plan.model, plan.ids[number], plan.sampler, wanted=plan.wanted, seed=plan.seed + number, graph=plan.graph
     )
-    occurring: set[int] = set()
+    occurring = {*plan.ids[number], *(() if plan.model.spec.mask_id is None else (plan.model.spec.mask_id,))}
 
-    def write(made: Callable[[], StepRows]) -> None:
-        rows = made()
-        sample.add(rows, copy=False)
-        occurring.update(rows.ids.tolist(), rows.committed_ids.tolist())
+    def write(made: Callable[[], StepNumbers]) -> None:
+        numbers = made()
+        sample.add(numbers)
+        occurring.update(numbers.canvas.tolist())
 
-    with closing(recorder.rows()) as steps, Behind() as behind:  # whatever happens, the observer is gone afterwards
+    with closing(recorder.numbers()) as steps, Behind() as behind:  # whatever happens, the observer is gone afterwards
         for step, made in enumerate(steps):
             behind.do(partial(write, made))
             if progress is not None:
                 progress(number, len(plan.ids), step + 1)
     start = len(plan.ids[number])
-    final, _, text = finish(plan.model, recorder.canvas[None].to(plan.model.device), start, plan.sampler)
+    canvas = torch.from_numpy(recorder.canvas)[None].to(plan.model.device)
+    final, _, text = finish(plan.model, canvas, start, plan.sampler)
     ids = final[0].cpu().numpy().astype(np.int32)
     occurring.update(ids.tolist())
     sample.end(

@@ -17,6 +17,7 @@ from sinklens.attention.clock import StepNumber, at_step
 from sinklens.attention.seam import scopes_of
 from sinklens.errors import ObservationError, UsageError
 from sinklens.models.load import wrap
+from sinklens.recording.rows import RowMaker
 from sinklens.recording.steps import Recorder
 from sinklens.recording.wanted import Wanted
 from sinklens.verification.certificate import describe_files, write_certificate
@@ -125,8 +126,9 @@ def test_what_a_step_has_handed_over_is_not_changed_by_those_behind_it(golden: P
     sampler = sl.AutoregressiveSampler(length=6) if causal else LLADA
     wanted = Wanted(layers=tuple(range(model.spec.layers)), heads=tuple(range(model.spec.heads)))
     kept, copies = [], []
-    for made in Recorder(model, PROMPT[:3], sampler, wanted=wanted, seed=0).rows():
-        attention = made().attention
+    maker = RowMaker(model.spec, wanted, np.array(PROMPT[:3]))
+    for made in Recorder(model, PROMPT[:3], sampler, wanted=wanted, seed=0).numbers():
+        attention = maker.rows(made()).attention
         assert attention is not None
         parts = {"all": attention, **attention.groups}
         arrays = [value for part in parts.values() for value in vars(part).values() if isinstance(value, np.ndarray)]

@@ -66,7 +66,7 @@ def write_all(folder: Path, *, growing: bool = False) -> None:
 def main() -> int:
     folder, operation, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     sample_module.BUFFER_BYTES = SMALL_BUFFER
-    gather.GROUP_BYTES = 1
+    gather.GROUP_BYTES = gather.PART_BYTES = 1
     if operation == "hold":
         with TraceWriter.create(folder, manifest(), samples=SAMPLES):
             print("holding", flush=True)

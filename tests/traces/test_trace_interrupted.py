@@ -46,6 +46,7 @@ def small_row_groups() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sample_module, "BUFFER_BYTES", SMALL_BUFFER)
         patch.setattr(gather, "GROUP_BYTES", 1)
+        patch.setattr(gather, "PART_BYTES", 1)
         yield
 
 

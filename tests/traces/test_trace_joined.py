@@ -137,7 +137,7 @@ def test_threads_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(files, "THREADS", 1)
     write_trace(tmp_path / "one", detail=detail, steps=25, keys=40)
     monkeypatch.setattr(files, "THREADS", 4)
-    for place, name in ((files, "_row_group"), (sifting, "_find"), (sifting, "_pack")):
+    for place, name in ((files, "_row_groups"), (sifting, "_find"), (sifting, "_pack")):
         monkeypatch.setattr(place, name, now_and_then_slow(getattr(place, name)))
     write_trace(tmp_path / "four", detail=detail, steps=25, keys=40)
     found = sorted((tmp_path / "one").rglob("*.parquet"))

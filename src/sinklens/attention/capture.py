@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 _under_way = False
+SCARCE = 0.25  # of a card's memory: with less at hand, memory that is held for later use is given back before a capture
 
 
 def capturing() -> bool:
@@ -24,9 +25,17 @@ def capture(graph: Any) -> Iterator[None]:
     global _under_way  # noqa: PLW0603 - as the card's own state is
     _under_way = True
     try:
-        here = torch.cuda.stream(torch.cuda.current_stream())  # to come back to: a capture that fails does not
-        with here, torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            yield
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info()
+        if free < total * SCARCE:
+            torch.cuda.empty_cache()
+        # Not torch.cuda.graph, which gives back all memory that is held for later use, on the card and pinned memory.
+        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                yield
+            finally:
+                graph.capture_end()
     finally:
         _under_way = False
 

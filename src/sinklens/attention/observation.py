@@ -12,8 +12,7 @@ from sinklens.attention.packed import HIDDEN, Arrived, Measured, Packed
 from sinklens.attention.record import Record
 from sinklens.errors import ObservationError
 
-SUMS = {"received": "by_group", "expected": "expected_by_group", "viewers": "viewers_by_group"}  # over query groups
-_SUMMED = {field: name for name, field in SUMS.items()}
+_SUMMED = {"by_group": "received", "expected_by_group": "expected", "viewers_by_group": "viewers"}  # over query groups
 _NORMS = "ask for it: observe(model, norms=True)"
 _RANKS = "ask for it: observe(model, ranks=True)"
 _CONTRIBUTION = (

@@ -42,10 +42,13 @@ class SampleFiles:
         self._joiner = ThreadPoolExecutor(1, thread_name_prefix="sinklens-joining")
         self._joining: deque[Future[None]] = deque()
 
-    def write(self, table: str, columns: Mapping[str, Any], rows: int) -> None:
-        """One row group; columns that are missing are null, `sample` is added. Arrays must stay as they are."""
-        columns = {"sample": np.full(rows, self.sample), **columns}
-        make = partial(_row_group, self._schemas[table], columns, rows, self._storage)
+    def write(self, table: str, groups: Sequence[tuple[Mapping[str, Any], int]]) -> None:
+        """Row groups: their columns and how many rows these have. Arrays must stay as they are.
+
+        Columns that are missing are null, `sample` is added.
+        """
+        whole = [({"sample": np.full(rows, self.sample), **columns}, rows) for columns, rows in groups]
+        make = partial(_row_groups, self._schemas[table], whole, self._storage)
         self._joining.append(self._joiner.submit(self._join, table, self.submit(make)))
 
     def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
@@ -94,15 +97,16 @@ class SampleFiles:
         return self._files[table]
 
 
-def _row_group(wanted: Any, columns: Mapping[str, Any], rows: int, storage: Storage) -> memoryview:
-    """A Parquet file of one row group."""
-    arrays = [
-        _array(columns[field.name], field, storage) if field.name in columns else pa.nulls(rows, field.type)
-        for field in wanted
-    ]
+def _row_groups(wanted: Any, groups: Sequence[tuple[Mapping[str, Any], int]], storage: Storage) -> memoryview:
+    """A Parquet file of these row groups."""
     made = pa.BufferOutputStream()
     with pq.ParquetWriter(made, wanted, **storage.writer_options(wanted)) as writer:
-        writer.write_table(pa.Table.from_arrays(arrays, schema=wanted), row_group_size=max(1, rows))
+        for columns, rows in groups:
+            arrays = [
+                _array(columns[field.name], field, storage) if field.name in columns else pa.nulls(rows, field.type)
+                for field in wanted
+            ]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=wanted), row_group_size=max(1, rows))
     return memoryview(made.getvalue())
 
 

@@ -14,6 +14,9 @@ from sinklens.traces.pack import Lists, Packed
 from sinklens.traces.storage import Storage
 
 GROUP_BYTES = 256 * 2**10  # of a row group; a layer that has less shares one with the next
+PART_BYTES = 4 * 2**20  # of the row groups that a thread makes at a time
+
+RowGroup = tuple[dict[str, Any], int]  # columns, and how many rows they have
 
 
 class _Slab:
@@ -73,13 +76,18 @@ class Gathered:
             else:
                 self._pieces.setdefault(name, []).append(lists.values)
 
-    def row_groups(self) -> Iterator[tuple[dict[str, Any], int]]:
-        """Columns of every row group, and how many rows it has. They hold until `clear`."""
+    def parts(self) -> Iterator[list[RowGroup]]:
+        """Row groups, some at a time. They hold until `clear`."""
         layers = len(self._layers)
-        together = max(1, -(-GROUP_BYTES * layers // max(1, self._bytes)))
-        for first in range(0, layers, together):
-            chosen = range(first, min(layers, first + together))
-            yield self._columns(chosen), len(chosen) * len(self._steps) * len(self._rows)
+        of_layer = max(1, self._bytes // layers)
+        together = -(-GROUP_BYTES // of_layer)
+        groups = [range(first, min(layers, first + together)) for first in range(0, layers, together)]
+        at_a_time = max(1, PART_BYTES // (of_layer * together))
+        for first in range(0, len(groups), at_a_time):
+            yield [
+                (self._columns(chosen), len(chosen) * len(self._steps) * len(self._rows))
+                for chosen in groups[first : first + at_a_time]
+            ]
 
     def clear(self) -> None:
         """Begin anew, in the same memory."""
@@ -132,13 +140,13 @@ class Gathering:
             runs[-1].add(step, packed)
         return sum(packed.nbytes for packed in tables.values())
 
-    def take(self) -> Iterator[tuple[str, dict[str, Any], int]]:
-        """The row groups of all that was added: table, columns, rows. Those taken before must be on the disk."""
+    def take(self) -> Iterator[tuple[str, list[RowGroup]]]:
+        """The row groups of all that was added, by table. Those taken before must be on the disk."""
         self._open, self._taken, self._free = {}, self._open, self._taken
         for name, runs in self._taken.items():
             for run in runs:
-                for columns, rows in run.row_groups():
-                    yield name, columns, rows
+                for part in run.parts():
+                    yield name, part
 
     def _spare(self, name: str, packed: Packed) -> Gathered:
         """Memory that is free again, or new."""

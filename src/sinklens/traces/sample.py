@@ -62,10 +62,11 @@ class SampleWriter:
         self._flush()
         for table in ("attention", "uniform", "steps", "timing"):
             if self._count == 0 or (table in ("attention", "uniform") and self._shape is None):
-                self._files.write(table, {}, 0)  # every sample has these files
+                self._files.write(table, [({}, 0)])  # every sample has these files
         ids = sorted(end.tokens)
         texts, classes = ([end.tokens[one][index] for one in ids] for index in (0, 1))
-        self._files.write("tokens", {"id": np.array(ids, np.int32), "text": texts, "class": classes}, len(ids))
+        tokens = {"id": np.array(ids, np.int32), "text": texts, "class": classes}
+        self._files.write("tokens", [(tokens, len(ids))])
         row = {
             "prompt": [end.prompt],
             "prompt_length": [end.prompt_length],
@@ -74,8 +75,16 @@ class SampleWriter:
             "steps": [self._count],
             "positions": [self._positions if self._count else len(end.ids)],
         }
-        self._files.write("sample", row, 1)
+        self._files.write("sample", [(row, 1)])
         self.ended = True
+
+    def close(self) -> None:
+        """After the end: all of it is on the disk then."""
+        self._files.close()
+
+    def abandon(self) -> None:
+        """Let go of the files; what they hold is thrown away with the folder."""
+        self._files.abandon()
 
     def _add_attention(self, step: int, rows: AttentionRows, *, copy: bool) -> None:
         self._check_same(step, rows)
@@ -110,11 +119,11 @@ class SampleWriter:
 
     def _flush(self) -> None:
         self._files.settle()  # what was flushed before has had the time of a buffer: no more than two are full
-        for table, columns, rows in self._gathering.take():
-            self._files.write(table, columns, rows)
+        for table, groups in self._gathering.take():
+            self._files.write(table, groups)
         for table, lines in (("steps", self._lines), ("timing", self._lines), ("maps", self._maps)):
             if lines:
-                self._files.write(table, _columns(lines), len(lines))
+                self._files.write(table, [(_columns(lines), len(lines))])
         self._lines, self._maps, self._bytes = [], [], 0
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from sinklens.errors import TraceError, UsageError
 from sinklens.files import PART, sync
 from sinklens.locks import LOCK, Lock
-from sinklens.traces.files import SampleFiles
+from sinklens.traces.files import Guard, SampleFiles
 from sinklens.traces.folder import finished_samples, remove_parts, sample_folder, samples_folder
 from sinklens.traces.manifest import (
     MANIFEST,
@@ -47,7 +47,7 @@ class TraceWriter:
     def __init__(self, folder: Path, manifest: dict[str, Any], *, storage: Storage, lock: Lock) -> None:
         self.folder = folder
         self.manifest = manifest
-        self._storage = storage
+        self.storage = storage
         self._lock = lock
 
     @classmethod
@@ -89,35 +89,42 @@ class TraceWriter:
     @contextmanager
     def sample(self, number: int) -> Iterator[SampleWriter]:
         """Write one sample. It is there when the block ends; an exception that passes leaves nothing of it."""
+        with self.folder_of(number) as (part, guard):
+            model, detail = self.manifest["model"], self.manifest["detail"]
+            files = SampleFiles(
+                part, sample=number, causal=model["causal"], detail=detail, storage=self.storage, guard=guard
+            )
+            writing = SampleWriter(files, self.manifest, self.storage)
+            try:
+                yield writing
+                if not writing.ended:
+                    raise UsageError(
+                        f"sample {number} has no end; call sample.end(SampleEnd(...)) behind its last step"
+                    )
+                writing.close()
+            except BaseException:
+                writing.abandon()
+                raise
+
+    @contextmanager
+    def folder_of(self, number: int) -> Iterator[tuple[Path, Guard]]:
+        """For whoever writes the files of a sample: where to, and what to put around whatever touches the disk.
+
+        The folder has its name when the block ends; an exception that passes leaves nothing of it.
+        """
         if number not in self.missing:
             raise UsageError(f"sample {number} is not missing; to be written are {self.missing or 'none'}")
         final = sample_folder(self.folder, number)
         part = final.with_name(final.name + PART)
-        model, detail = self.manifest["model"], self.manifest["detail"]
-        files = SampleFiles(
-            part,
-            sample=number,
-            causal=model["causal"],
-            detail=detail,
-            storage=self._storage,
-            guard=lambda: self._writing(number),
-        )
         try:
             with self._writing(number):
                 part.mkdir()
-            writing = SampleWriter(files, self.manifest, self._storage)
-            yield writing
-            if not writing.ended:
-                raise UsageError(f"sample {number} has no end; call sample.end(SampleEnd(...)) behind its last step")
-            files.close()
+            yield part, lambda: self._writing(number)
             with self._writing(number):
                 os.rename(part, final)
                 sync(final.parent)
         except BaseException:
-            try:
-                files.abandon()
-            finally:
-                shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(part, ignore_errors=True)
             raise
 
     def finish(self, extra: Mapping[str, Any] | None = None) -> None:

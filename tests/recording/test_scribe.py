@@ -1,0 +1,217 @@
+"""Samples that another process writes: the same bytes, the same errors, and nothing left of it."""
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import sinklens as sl
+from sinklens import run
+from sinklens.errors import TraceError
+from sinklens.recording import scribe, wire
+from sinklens.recording.scribe import Scribe
+
+PROMPT = [1, 5, 9, 3]
+SAMPLERS = {
+    "llada": sl.LLaDASampler(steps=8, length=8, block=4),
+    "dream": sl.DreamSampler(steps=8, length=8, alg="entropy"),
+}
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[Scribe]:
+    """Whatever a trace writes, another process does; those that were started."""
+    started: list[Scribe] = []
+    start = Scribe._start
+
+    def noted(self: Scribe) -> None:
+        start(self)
+        started.append(self)
+
+    monkeypatch.setattr(run, "wants_scribe", lambda _: True)
+    monkeypatch.setattr(Scribe, "_start", noted)
+    return started
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*.parquet"))
+        if path.name != "timing.parquet"
+    }
+
+
+@pytest.mark.parametrize("options", [{}, {"detail": "sinks"}, {"exact": True, "maps": [(1, 2, 3)], "norms": False}])
+@pytest.mark.parametrize("family", SAMPLERS)
+def test_the_same_bytes(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, options: dict[str, Any]
+) -> None:
+    model = sl.load(golden / family)
+    given = {"prompts": [PROMPT, PROMPT[:2]], "sampler": SAMPLERS[family], **options}
+    sl.trace(model, to=tmp_path / "here", **given)
+    monkeypatch.setattr(run, "wants_scribe", lambda _: True)
+    made = sl.trace(model, to=tmp_path / "there", **given)
+    assert made.complete and files_of(tmp_path / "there") == files_of(tmp_path / "here") != {}
+
+
+def test_a_causal_run(tmp_path: Path, elsewhere: list[Scribe], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sampler = sl.load("tiny-llama"), sl.AutoregressiveSampler(length=5)
+    sl.trace(model, "Question: 1 + 1", sampler, to=tmp_path / "there", layers=[1, 4], heads=[0, 2], every=2)
+    assert len(elsewhere) == 1
+    monkeypatch.setattr(run, "wants_scribe", lambda _: False)
+    sl.trace(model, "Question: 1 + 1", sampler, to=tmp_path / "here", layers=[1, 4], heads=[0, 2], every=2)
+    assert files_of(tmp_path / "there") == files_of(tmp_path / "here")
+
+
+def traced(golden: Path, folder: Path, **options: Any) -> Any:
+    return sl.trace(sl.load(golden / "llada"), [PROMPT, PROMPT[:2]], SAMPLERS["llada"], to=folder, **options)
+
+
+def at_step(step: int, act: Callable[[], None]) -> Callable[[int, int, int], None]:
+    return lambda sample, _, done: act() if (sample, done) == (1, step) else None
+
+
+def test_a_process_that_is_killed(golden: Path, tmp_path: Path, elsewhere: list[Scribe]) -> None:
+    folder = tmp_path / "a"
+
+    def kill() -> None:
+        process = elsewhere[-1]._process
+        assert process is not None
+        process.kill()
+
+    with pytest.raises(TraceError, match=r"process that writes the trace ended with status -9 .*: resume"):
+        traced(golden, folder, progress=at_step(3, kill))
+    assert sl.open_trace(folder).samples == [0] and not list(folder.rglob("*.part"))
+    traced(golden, folder, resume=True)
+    traced(golden, tmp_path / "whole")
+    assert files_of(folder) == files_of(tmp_path / "whole")
+
+
+def test_an_interrupt_ends_the_process(golden: Path, tmp_path: Path, elsewhere: list[Scribe]) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        traced(golden, tmp_path / "a", progress=at_step(3, interrupt))
+    assert sl.open_trace(tmp_path / "a").samples == [0] and not list(tmp_path.rglob("*.part"))
+    assert elsewhere[0]._process is None
+    assert traced(golden, tmp_path / "a", resume=True).complete
+
+
+def test_a_disk_that_refuses_is_told_as_here(
+    golden: Path, tmp_path: Path, elsewhere: list[Scribe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit holds for the process alone, which inherits it."""
+    code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000)); {scribe.COMMAND}"
+    monkeypatch.setattr(scribe, "COMMAND", "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); " + code)
+    with pytest.raises(TraceError, match=r"cannot write sample 0 to .*File too large.*0 of 2 samples .*make room"):
+        traced(golden, tmp_path / "a")
+    assert not list(tmp_path.rglob("*.part")) and elsewhere[0]._process is None
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (OSError(errno.EIO, "Input/output error"), OSError),
+        (TraceError("ours"), TraceError),
+        (ValueError("theirs"), RuntimeError),
+    ],
+)
+def test_what_went_wrong_is_told(raised: Exception, expected: type[Exception]) -> None:
+    told = scribe._told(raised)
+    error = scribe._error_of(told["error"], told["told"])
+    assert type(error) is expected and str(raised) in str(error)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it ends with its socket alone")
+def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
+    """Killed, with the process in the middle of nothing: nobody closes a socket."""
+    code = (
+        "from sinklens.recording.scribe import Scribe; import time, sys; s = Scribe();"
+        "print(s._process.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    for _ in range(100):
+        if not running(child):
+            return
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("it lives on")
+
+
+def running(process: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_it_imports_no_torch() -> None:
+    code = "import sinklens.recording.scribe, sys; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+PLAIN = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.text(max_size=5)
+KEYS = PLAIN | st.tuples(st.integers(0, 9), st.integers(0, 9))
+ARRAYS = hnp.arrays(
+    st.sampled_from([np.float32, np.int64, np.bool_, np.int32]), hnp.array_shapes(min_side=0, max_dims=3)
+)
+VALUES = st.recursive(
+    PLAIN | ARRAYS,
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(message=st.dictionaries(st.text(max_size=3), VALUES, max_size=4))
+def test_messages_come_out_as_they_went_in(message: dict[str, Any]) -> None:
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        wire.send(ours, message)
+        ours.shutdown(socket.SHUT_WR)
+        assert same(wire.receive(theirs), message)
+        assert wire.receive(theirs) is None
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(other, np.ndarray):
+        equal = np.array_equal(one, other, equal_nan=other.dtype.kind == "f")
+        return bool(one.dtype == other.dtype and one.shape == other.shape and equal and one.flags.aligned)
+    if isinstance(other, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in other)
+    if isinstance(other, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+def test_a_large_message_in_pieces_and_one_that_is_cut() -> None:
+    ours, theirs = socket.socketpair()
+    many = {"arrays": tuple(np.full(7, i, np.float32) for i in range(2000)), "large": np.arange(3_000_000)}
+    with closing(ours), closing(theirs):
+        child = os.fork()
+        if child == 0:
+            wire.send(ours, many)
+            ours.sendall(b"\x09\x00\x00")
+            os._exit(0)
+        ours.close()
+        assert same(wire.receive(theirs), many)
+        with pytest.raises(ConnectionResetError, match="in the middle of a message"):
+            wire.receive(theirs)
+        os.waitpid(child, 0)
