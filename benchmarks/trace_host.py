@@ -25,6 +25,7 @@ from sinklens.attention.packed import Arrived, Measured, Packed
 from sinklens.attention.record import Record
 from sinklens.recording.behind import Behind
 from sinklens.recording.rows import RowMaker
+from sinklens.recording.scribe import Begin, Scribe
 from sinklens.recording.steps import Recorder
 from sinklens.recording.wanted import Wanted
 from sinklens.sampling.step import Step
@@ -139,6 +140,13 @@ def main() -> None:
         size = sum(file.stat().st_size for file in (Path(scratch) / "trace").rglob("*") if file.is_file())
     shown = f"{1000 * took / chosen.steps:.1f} ms a step, of which the card {chosen.step_ms}; {size / 1e6:.0f} MB"
     print(f"whole: {shown}")
+    with tempfile.TemporaryDirectory() as scratch:
+        for turn in range(2):
+            folder = Path(scratch) / str(turn)
+            took, tail = sent(card, chosen.steps, chosen.step_ms / 1000, folder, detail=chosen.detail)
+            print(
+                f"by another process: {1000 * took / chosen.steps:.1f} ms a step, {1000 * tail:.0f} ms behind the last"
+            )
 
 
 def parts(card: Card, steps: int, folder: Path) -> None:
@@ -148,14 +156,14 @@ def parts(card: Card, steps: int, folder: Path) -> None:
     rows, took = timed(lambda: [maker.rows(each()) for each in made], steps)
     print(f"rows of a step: {took:.1f} ms")
     storage = Storage.of(exact=False)
-    gathering = Gathering(storage)
+    gathering = Gathering()
     for _ in range(3):  # the third time in the memory of the first
         filled = lambda: [  # noqa: E731
             gathering.add(step, pack(row.attention, kept=None, model_heads=HEADS)) for step, row in enumerate(rows)
         ]
         _, took = timed(filled, steps)
         groups = list(gathering.take())
-    print(f"rounded and gathered: {took:.1f} ms")
+    print(f"gathered: {took:.1f} ms")
     files = SampleFiles(folder, sample=0, causal=False, detail="full", storage=storage, guard=nullcontext)
     waiting: list[Any] = []
     with ExitStack() as stack:
@@ -165,7 +173,7 @@ def parts(card: Card, steps: int, folder: Path) -> None:
         for table, part in groups:
             files.write(table, part)
         made, took = timed(lambda: [work(*given) for work, given in waiting], steps)
-        print(f"row groups: {took:.1f} ms on one core, {sum(len(part) for _, part in groups)} in {len(groups)} parts")
+        print(f"row groups: {took:.1f} ms on one core, {len(groups)} parts")
         file = JoinedFile(folder / "joined.parquet")
         same = [part for part, (table, _) in zip(made, groups, strict=True) if table == "attention"]
         _, took = timed(lambda: [file.append(part) for part in same], steps)
@@ -187,6 +195,28 @@ def whole(card: Card, steps: int, seconds: float, folder: Path, *, detail: str) 
         ids = run.canvas.astype(np.int32)
         sample.end(SampleEnd(prompt=None, text=None, prompt_length=PROMPT, ids=ids, tokens={}))
     return time.perf_counter() - began
+
+
+def sent(card: Card, steps: int, seconds: float, folder: Path, *, detail: str) -> tuple[float, float]:
+    """The same, by another process; seconds from the first step to the last file, and behind the last step."""
+    folder.mkdir()
+    names = {"causal": False, "layers": LAYERS, "heads": HEADS, "kv_heads": HEADS}
+    with Scribe() as scribe:
+        run = Run(card, steps=steps, seconds=seconds)
+        begin = Begin(
+            folder=folder, number=0, manifest={"detail": detail, "model": names}, storage=Storage.of(exact=False),
+            spec=Shape.spec, wanted=run.wanted, prompt=run.canvas,
+        )  # fmt: skip
+        sample = scribe.sample(begin, nullcontext)
+        time.sleep(1.0)  # it has started
+        began = time.perf_counter()
+        with Behind() as behind:
+            for made in run.numbers():
+                behind.do(lambda made=made: sample.add(made()))
+            last = time.perf_counter()
+        ids = run.canvas.astype(np.int32)
+        sample.end(SampleEnd(prompt=None, text=None, prompt_length=PROMPT, ids=ids, tokens={}))
+        return time.perf_counter() - began, time.perf_counter() - last
 
 
 def timed(work: Any, steps: int) -> tuple[Any, float]:

@@ -34,6 +34,7 @@ from sinklens.traces.storage import Storage
 from sinklens.types import ModelSpec
 
 PR_SET_PDEATHSIG = 1
+TURN = 0.0002  # seconds that a thread may keep the interpreter: the one that reads must not wait for those that write
 COMMAND = (
     "import sys; source, *given = sys.argv[1:]; sys.path.insert(0, source); "
     "from sinklens.recording.scribe import serve; serve(*map(int, given))"
@@ -170,6 +171,7 @@ class SentSample:
 def serve(descriptor: int, parent: int) -> None:
     """The other process: write what comes, until nothing does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it decides
+    sys.setswitchinterval(TURN)
     _end_with(parent)
     channel = socket.socket(fileno=descriptor)
     sample: LocalSample | None = None

@@ -6,7 +6,7 @@ one thread more, which also sees to it that they reach the disk: little is left 
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sinklens.files import sync
+from sinklens.traces.gather import Part
 from sinklens.traces.joined import JoinedFile
 from sinklens.traces.pack import Lists
 from sinklens.traces.schema import TABLES, schema
@@ -42,13 +43,9 @@ class SampleFiles:
         self._joiner = ThreadPoolExecutor(1, thread_name_prefix="sinklens-joining")
         self._joining: deque[Future[None]] = deque()
 
-    def write(self, table: str, groups: Sequence[tuple[Mapping[str, Any], int]]) -> None:
-        """Row groups: their columns and how many rows these have. Arrays must stay as they are.
-
-        Columns that are missing are null, `sample` is added.
-        """
-        whole = [({"sample": np.full(rows, self.sample), **columns}, rows) for columns, rows in groups]
-        make = partial(_row_groups, self._schemas[table], whole, self._storage)
+    def write(self, table: str, part: Part) -> None:
+        """Row groups. Columns that are missing are null, `sample` is added. Arrays must stay as they are."""
+        make = partial(_row_groups, self._schemas[table], part, self.sample, self._storage)
         self._joining.append(self._joiner.submit(self._join, table, self.submit(make)))
 
     def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
@@ -97,16 +94,16 @@ class SampleFiles:
         return self._files[table]
 
 
-def _row_groups(wanted: Any, groups: Sequence[tuple[Mapping[str, Any], int]], storage: Storage) -> memoryview:
+def _row_groups(wanted: Any, part: Part, sample: int, storage: Storage) -> memoryview:
     """A Parquet file of these row groups."""
+    columns = {"sample": np.full(part.rows, sample), **part.columns()}
+    arrays = [
+        _array(columns[field.name], field, storage) if field.name in columns else pa.nulls(part.rows, field.type)
+        for field in wanted
+    ]
     made = pa.BufferOutputStream()
     with pq.ParquetWriter(made, wanted, **storage.writer_options(wanted)) as writer:
-        for columns, rows in groups:
-            arrays = [
-                _array(columns[field.name], field, storage) if field.name in columns else pa.nulls(rows, field.type)
-                for field in wanted
-            ]
-            writer.write_table(pa.Table.from_arrays(arrays, schema=wanted), row_group_size=max(1, rows))
+        writer.write_table(pa.Table.from_arrays(arrays, schema=wanted), row_group_size=max(1, part.group_rows))
     return memoryview(made.getvalue())
 
 
@@ -114,8 +111,7 @@ def _array(values: Any, field: Any, storage: Storage) -> Any:
     """A column: NaN among scalars and in lists of nullable numbers is null."""
     kind = field.type
     if isinstance(values, Lists):
-        flat = _joined(values.values)
-        flat = flat if values.stored else storage.column(field.name, flat)
+        flat = storage.column(field.name, _joined(values.values))
         missing = np.isnan(flat) if kind.value_field.nullable else None
         offsets = np.concatenate([[0], np.cumsum(values.lengths.ravel())]).astype(np.int32)
         inner = pa.array(flat, type=kind.value_type, mask=missing)
@@ -127,8 +123,9 @@ def _array(values: Any, field: Any, storage: Storage) -> Any:
 
 
 def _joined(pieces: Any) -> Any:
-    if len(pieces) == 1:
-        return pieces[0]
+    """As [layer, number] where all layers have as many."""
+    if isinstance(pieces, np.ndarray) or len(pieces) == 1:
+        return np.asarray(pieces)
     return np.concatenate(pieces) if len(pieces) else np.zeros(0)
 
 

@@ -1,22 +1,37 @@
 """The steps of one table in memory, until row groups are made of them: each layer's numbers, one step behind the other.
 
-Numbers are put there as they will be stored, when their step comes. So a row group is made from whole pieces of memory:
-a thread that makes one asks for the interpreter a few times, and a dozen threads keep a dozen cores busy.
+A thread that makes row groups of several layers finds them in whole pieces of memory and asks for the interpreter a few
+times: so a dozen threads keep a dozen cores busy.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Shaped
 
 from sinklens.traces.pack import Lists, Packed
-from sinklens.traces.storage import Storage
 
 GROUP_BYTES = 256 * 2**10  # of a row group; a layer that has less shares one with the next
 PART_BYTES = 4 * 2**20  # of the row groups that a thread makes at a time
 
-RowGroup = tuple[dict[str, Any], int]  # columns, and how many rows they have
+
+@runtime_checkable
+class Part(Protocol):
+    """Some row groups."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def group_rows(self) -> int:
+        """Of each row group but the last."""
+        ...
+
+    def columns(self) -> Mapping[str, Any]:
+        """Called once, by whoever makes the row groups."""
+        ...
 
 
 class _Slab:
@@ -26,18 +41,16 @@ class _Slab:
         self._room: np.ndarray = np.empty((layers, 0), dtype)
         self._used = 0
 
-    def add(self, count: int) -> np.ndarray:
-        """Room for so many numbers a layer."""
-        start, self._used = self._used, self._used + count
+    def add(self, values: Shaped[np.ndarray, "layer _"]) -> None:
+        start, self._used = self._used, self._used + values.shape[1]
         if self._used > self._room.shape[1]:
             wider = np.empty((len(self._room), max(self._used, 2 * start)), self._room.dtype)
             wider[:, :start] = self._room[:, :start]
             self._room = wider
-        return self._room[:, start : self._used]
+        self._room[:, start : self._used] = values
 
-    def of(self, layers: range) -> list[np.ndarray]:
-        """What some layers have, a piece for each."""
-        return [self._room[layer, : self._used] for layer in layers]
+    def of(self, layers: range) -> Shaped[np.ndarray, "some _"]:
+        return self._room[layers.start : layers.stop, : self._used]
 
     def clear(self) -> None:
         self._used = 0
@@ -46,62 +59,56 @@ class _Slab:
 class Gathered:
     """A run of steps that have the same layers and rows."""
 
-    def __init__(self, first: Packed, storage: Storage) -> None:
+    def __init__(self, first: Packed) -> None:
         self._layers, self._rows, self._row_name = first.layers, first.rows, first.row_name
         self._scalars, self._lists = tuple(first.scalars), tuple(first.lists)
-        self._storage = storage
         self._steps: list[int] = []
-        self._slabs: dict[str, _Slab] = {}  # of lists and scalars
-        self._lengths: dict[str, _Slab] = {}  # of lists
-        self._pieces: dict[str, list[Sequence[np.ndarray]]] = {}  # lists of which layers have different numbers
+        self._keys: dict[str, list[int]] = {}  # of every row of a step, where all rows have as many
+        self._slabs: dict[str, _Slab] = {}
+        self._pieces: dict[str, list[Lists]] = {}  # of which rows have different numbers
         self._bytes = 0
 
     def takes(self, packed: Packed) -> bool:
         return (self._layers, self._rows, self._row_name) == (packed.layers, packed.rows, packed.row_name)
 
     def add(self, step: int, packed: Packed) -> None:
-        """One more step. Its arrays are copied where all layers have as many numbers; else they must stay as they are.
-
-        So it is with detail "sinks", whose numbers have been rounded before.
-        """
+        """One more step. Its arrays are copied where all rows have as many numbers; else they must stay as they are."""
         self._steps.append(step)
         self._bytes += packed.nbytes
         for name in self._scalars:
-            self._slab(self._slabs, name, packed.scalars[name])[...] = packed.scalars[name]
+            self._put(name, packed.scalars[name])
         for name in self._lists:
             lists = packed.lists[name]
-            self._slab(self._lengths, name, lists.lengths)[...] = lists.lengths
             if isinstance(lists.values, np.ndarray):
-                self._storage.put(name, lists.values, self._slab(self._slabs, name, lists.values))
+                self._put(name, lists.values)
+                self._keys.setdefault(name, []).append(int(lists.lengths[0, 0]))
             else:
-                self._pieces.setdefault(name, []).append(lists.values)
+                self._pieces.setdefault(name, []).append(lists)
 
-    def parts(self) -> Iterator[list[RowGroup]]:
-        """Row groups, some at a time. They hold until `clear`."""
+    def parts(self) -> Iterator["LayersPart"]:
+        """All that was added. They hold until `clear`."""
         layers = len(self._layers)
         of_layer = max(1, self._bytes // layers)
-        together = -(-GROUP_BYTES // of_layer)
-        groups = [range(first, min(layers, first + together)) for first in range(0, layers, together)]
-        at_a_time = max(1, PART_BYTES // (of_layer * together))
-        for first in range(0, len(groups), at_a_time):
-            yield [
-                (self._columns(chosen), len(chosen) * len(self._steps) * len(self._rows))
-                for chosen in groups[first : first + at_a_time]
-            ]
+        together = min(layers, -(-GROUP_BYTES // of_layer))  # in a row group
+        at_a_time = together * max(1, PART_BYTES // (of_layer * together))
+        group_rows = together * len(self._steps) * len(self._rows)
+        for first in range(0, layers, at_a_time):
+            chosen = range(first, min(layers, first + at_a_time))
+            yield LayersPart(run=self, layers=chosen, group_rows=group_rows)
 
     def clear(self) -> None:
         """Begin anew, in the same memory."""
         self._steps, self._bytes = [], 0
+        self._keys.clear()
         self._pieces.clear()
-        for slab in (*self._slabs.values(), *self._lengths.values()):
+        for slab in self._slabs.values():
             slab.clear()
 
-    def _slab(self, slabs: dict[str, _Slab], name: str, values: Shaped[np.ndarray, "layer _"]) -> np.ndarray:
-        if name not in slabs:
-            slabs[name] = _Slab(len(self._layers), values.dtype)
-        return slabs[name].add(values.shape[1])
+    def rows_of(self, layers: range) -> int:
+        return len(layers) * len(self._steps) * len(self._rows)
 
-    def _columns(self, layers: range) -> dict[str, Any]:
+    def columns_of(self, layers: range) -> dict[str, Any]:
+        """Layer by layer, each step by step."""
         steps, rows = self._steps, len(self._rows)
         columns: dict[str, Any] = {
             "step": np.tile(np.repeat(steps, rows), len(layers)),
@@ -110,23 +117,60 @@ class Gathered:
         if self._row_name is not None:
             columns[self._row_name] = np.tile(np.asarray(self._rows), len(steps) * len(layers))
         for name in self._scalars:
-            columns[name] = np.concatenate(self._slabs[name].of(layers))
+            columns[name] = self._slabs[name].of(layers).ravel()
         for name in self._lists:
-            lengths = np.concatenate(self._lengths[name].of(layers))
-            columns[name] = Lists(values=self._values(name, layers), lengths=lengths[None], stored=True)
+            columns[name] = self._lists_of(name, layers)
         return columns
 
-    def _values(self, name: str, layers: range) -> list[np.ndarray]:
-        if name in self._slabs:
-            return self._slabs[name].of(layers)
-        return [piece[layer] for layer in layers for piece in self._pieces[name]]
+    def _put(self, name: str, values: Shaped[np.ndarray, "layer _"]) -> None:
+        if name not in self._slabs:
+            self._slabs[name] = _Slab(len(self._layers), values.dtype)
+        self._slabs[name].add(values)
+
+    def _lists_of(self, name: str, layers: range) -> Lists:
+        if name in self._keys:
+            lengths = np.tile(np.repeat(self._keys[name], len(self._rows)), (len(layers), 1))
+            return Lists(values=self._slabs[name].of(layers), lengths=lengths)
+        pieces = self._pieces[name]
+        lengths = np.concatenate([piece.lengths[layer] for layer in layers for piece in pieces])
+        return Lists(values=[piece.values[layer] for layer in layers for piece in pieces], lengths=lengths[None])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayersPart:
+    """Some layers of a run."""
+
+    run: Gathered
+    layers: range
+    group_rows: int
+
+    @property
+    def rows(self) -> int:
+        return self.run.rows_of(self.layers)
+
+    def columns(self) -> Mapping[str, Any]:
+        return self.run.columns_of(self.layers)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowsPart:
+    """Columns that are there."""
+
+    given: Mapping[str, Any]
+    rows: int
+
+    @property
+    def group_rows(self) -> int:
+        return self.rows
+
+    def columns(self) -> Mapping[str, Any]:
+        return self.given
 
 
 class Gathering:
     """All tables of a sample. Two sets of memory take turns: one is filled while row groups are made of the other."""
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    def __init__(self) -> None:
         self._open: dict[str, list[Gathered]] = {}
         self._taken: dict[str, list[Gathered]] = {}  # whose row groups are being made
         self._free: dict[str, list[Gathered]] = {}
@@ -140,13 +184,10 @@ class Gathering:
             runs[-1].add(step, packed)
         return sum(packed.nbytes for packed in tables.values())
 
-    def take(self) -> Iterator[tuple[str, list[RowGroup]]]:
+    def take(self) -> Sequence[tuple[str, Part]]:
         """The row groups of all that was added, by table. Those taken before must be on the disk."""
         self._open, self._taken, self._free = {}, self._open, self._taken
-        for name, runs in self._taken.items():
-            for run in runs:
-                for part in run.parts():
-                    yield name, part
+        return [(name, part) for name, runs in self._taken.items() for run in runs for part in run.parts()]
 
     def _spare(self, name: str, packed: Packed) -> Gathered:
         """Memory that is free again, or new."""
@@ -156,4 +197,4 @@ class Gathering:
                 free.remove(run)
                 run.clear()
                 return run
-        return Gathered(packed, self._storage)
+        return Gathered(packed)

@@ -28,7 +28,6 @@ class Lists:
 
     values: Sequence[Shaped[np.ndarray, " _"]] | Shaped[np.ndarray, "layer _"]  # an array: all layers have as many
     lengths: Int[np.ndarray, "layer row"]
-    stored: bool = False  # the numbers are those that will be read back
 
     @classmethod
     def of(cls, values: Shaped[np.ndarray, "layer row key"], kept: Bool[np.ndarray, "layer row key"] | None) -> "Lists":

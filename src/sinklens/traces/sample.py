@@ -9,7 +9,7 @@ import numpy as np
 from sinklens.errors import UsageError, choose
 from sinklens.traces.estimate import BUFFER_BYTES
 from sinklens.traces.files import SampleFiles, lists_of
-from sinklens.traces.gather import Gathering
+from sinklens.traces.gather import Gathering, RowsPart
 from sinklens.traces.pack import Packed, as_stored, pack
 from sinklens.traces.rows import AttentionRows, SampleEnd, StepRows
 from sinklens.traces.schema import groups_of
@@ -34,7 +34,7 @@ class SampleWriter:
         )
         self._lines: list[dict[str, Any]] = []  # of the table `steps`, and the seconds
         self._maps: list[dict[str, Any]] = []
-        self._gathering = Gathering(storage)
+        self._gathering = Gathering()
         self._shape: tuple[Any, ...] | None = None
         self._bytes = self._count = self._positions = 0
         self.ended = False
@@ -62,11 +62,11 @@ class SampleWriter:
         self._flush()
         for table in ("attention", "uniform", "steps", "timing"):
             if self._count == 0 or (table in ("attention", "uniform") and self._shape is None):
-                self._files.write(table, [({}, 0)])  # every sample has these files
+                self._files.write(table, RowsPart(given={}, rows=0))  # every sample has these files
         ids = sorted(end.tokens)
         texts, classes = ([end.tokens[one][index] for one in ids] for index in (0, 1))
         tokens = {"id": np.array(ids, np.int32), "text": texts, "class": classes}
-        self._files.write("tokens", [(tokens, len(ids))])
+        self._files.write("tokens", RowsPart(given=tokens, rows=len(ids)))
         row = {
             "prompt": [end.prompt],
             "prompt_length": [end.prompt_length],
@@ -75,7 +75,7 @@ class SampleWriter:
             "steps": [self._count],
             "positions": [self._positions if self._count else len(end.ids)],
         }
-        self._files.write("sample", [(row, 1)])
+        self._files.write("sample", RowsPart(given=row, rows=1))
         self.ended = True
 
     def close(self) -> None:
@@ -119,11 +119,11 @@ class SampleWriter:
 
     def _flush(self) -> None:
         self._files.settle()  # what was flushed before has had the time of a buffer: no more than two are full
-        for table, groups in self._gathering.take():
-            self._files.write(table, groups)
+        for table, part in self._gathering.take():
+            self._files.write(table, part)
         for table, lines in (("steps", self._lines), ("timing", self._lines), ("maps", self._maps)):
             if lines:
-                self._files.write(table, [(_columns(lines), len(lines))])
+                self._files.write(table, RowsPart(given=_columns(lines), rows=len(lines)))
         self._lines, self._maps, self._bytes = [], [], 0
 
 

@@ -7,11 +7,14 @@ this with the other widths and compressions; docs/traces.md shows its table.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
+from threading import local
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Shaped
 
+SCRATCH_VALUES = 2**20  # of a column; larger ones are rare, and are not worth the memory
 FLOAT_BITS = 23  # mantissa bits of float32
 INFINITE = 0x7F800000  # its bits; above it is NaN
 COUNTED = ("sample", "step", "layer", "head", "kv_head")  # columns whose least and greatest value are kept
@@ -54,18 +57,12 @@ class Storage:
         """Norms as they are stored: a rounded float32 copy."""
         return round_mantissa(values, self.norm_bits)
 
-    def column(self, name: str, values: Shaped[np.ndarray, " _"]) -> Shaped[np.ndarray, " _"]:
-        """The numbers of a column as they are stored."""
+    def column(self, name: str, values: Shaped[np.ndarray, "*axes"]) -> Shaped[np.ndarray, " _"]:
+        """The numbers of a column as they are stored, in one row."""
         if name not in ROUNDED:
-            return values
-        return self.received(values) if _is_received(name) else self.norms(values)
-
-    def put(self, name: str, values: Shaped[np.ndarray, "*axes"], to: Shaped[np.ndarray, "*axes"]) -> None:
-        """The numbers of a column as they are stored, into an array that is there."""
-        if name not in ROUNDED:
-            to[...] = values
-        else:
-            round_mantissa(values, self.received_bits if _is_received(name) else self.norm_bits, to=to)
+            return values.ravel()
+        bits = self.received_bits if name.startswith(("received", "map")) else self.norm_bits
+        return round_mantissa(values, bits, to=_scratch(name, values.shape)).ravel()
 
     def writer_options(self, schema: Any) -> dict[str, Any]:
         """Keywords of pyarrow.parquet.ParquetWriter. Floats that do not repeat get no dictionary."""
@@ -81,8 +78,18 @@ class Storage:
         }
 
 
-def _is_received(name: str) -> bool:
-    return name.startswith(("received", "map"))
+_kept = local()
+
+
+def _scratch(name: str, shape: tuple[int, ...]) -> Float[np.ndarray, "*axes"]:
+    """Memory of this thread for a column, until it asks again: fresh memory costs more than what is done in it."""
+    size = prod(shape)
+    if size > SCRATCH_VALUES:
+        return np.empty(shape, np.float32)
+    arrays: dict[str, np.ndarray] = _kept.__dict__.setdefault("arrays", {})
+    if name not in arrays or arrays[name].size < size:
+        arrays[name] = np.empty(size, np.float32)
+    return arrays[name][:size].reshape(shape)
 
 
 def _path(field: Any) -> str:

@@ -26,10 +26,67 @@ class Items:
 
 def read(data: bytes) -> Struct:
     """The struct that `data` is."""
-    reader = _Reader(data)
-    found = reader.struct()
-    if reader.at != len(data):
-        raise ValueError(f"{len(data) - reader.at} bytes behind the end of a footer")
+    at = 0  # functions in place of a class: a footer has hundreds of values, and is read while others wait
+
+    def number() -> int:
+        nonlocal at
+        byte = data[at]
+        at += 1
+        if byte < 128:
+            return byte
+        found, shift = byte & 127, 7
+        while byte > 127:
+            byte = data[at]
+            at += 1
+            found |= (byte & 127) << shift
+            shift += 7
+        return found
+
+    def struct() -> Struct:
+        nonlocal at
+        found: Struct = {}
+        field = 0
+        while head := data[at]:
+            at += 1
+            kind = head & 15
+            field = field + (head >> 4) if head > 15 else value(I16)
+            found[field] = (kind, kind == TRUE if kind <= FALSE else value(kind))
+        at += 1
+        return found
+
+    def value(kind: int) -> Any:
+        nonlocal at
+        if kind in INTEGERS:
+            raw = number()
+            return (raw >> 1) ^ -(raw & 1)
+        if kind == BINARY:
+            return take(number())
+        if kind == STRUCT:
+            return struct()
+        if kind == LIST:
+            head = data[at]
+            at += 1
+            count, inner = head >> 4, head & 15
+            count = number() if count == MOST_SHORT else count
+            return Items(inner, [value(inner) for _ in range(count)])
+        if kind in WIDTHS:
+            return take(WIDTHS[kind])
+        raise ValueError(f"a footer holds a value of type {kind}, which Parquet does not use")
+
+    def take(count: int) -> bytes:
+        nonlocal at
+        taken = data[at : at + count]
+        if len(taken) < count:
+            raise ValueError(CUT)
+        at += count
+        return taken
+
+    try:
+        found = struct()
+    except IndexError:
+        raise ValueError(CUT) from None
+    if at != len(data):
+        raise ValueError(f"{len(data) - at} bytes behind the end of a footer")
     return found
 
 
@@ -38,67 +95,6 @@ def write(struct: Struct) -> bytes:
     out = bytearray()
     _write_struct(out, struct)
     return bytes(out)
-
-
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self._data, self.at = data, 0
-
-    def struct(self) -> Struct:
-        found: Struct = {}
-        number = 0
-        while head := self._byte():
-            distance, kind = head >> 4, head & 15
-            number = number + distance if distance else _signed(self._number())
-            found[number] = (kind, kind == TRUE if kind in (TRUE, FALSE) else self._value(kind))
-        return found
-
-    def _value(self, kind: int) -> Any:
-        if kind in INTEGERS:
-            return _signed(self._number())
-        if kind == BINARY:
-            return self._take(self._number())
-        if kind == STRUCT:
-            return self.struct()
-        if kind == LIST:
-            return self._list()
-        if kind in WIDTHS:
-            return self._take(WIDTHS[kind])
-        raise ValueError(f"a footer holds a value of type {kind}, which Parquet does not use")
-
-    def _list(self) -> Items:
-        head = self._byte()
-        count, kind = head >> 4, head & 15
-        count = self._number() if count == MOST_SHORT else count
-        return Items(kind, [self._value(kind) for _ in range(count)])
-
-    def _number(self) -> int:
-        byte = self._byte()
-        number, shift = byte & 127, 7
-        while byte > 127:
-            byte = self._byte()
-            number |= (byte & 127) << shift
-            shift += 7
-        return number
-
-    def _byte(self) -> int:
-        try:
-            byte = self._data[self.at]
-        except IndexError:
-            raise ValueError(CUT) from None
-        self.at += 1
-        return byte
-
-    def _take(self, count: int) -> bytes:
-        end = self.at + count
-        if end > len(self._data):
-            raise ValueError(CUT)
-        taken, self.at = self._data[self.at : end], end
-        return taken
-
-
-def _signed(number: int) -> int:
-    return (number >> 1) ^ -(number & 1)
 
 
 def _write_struct(out: bytearray, struct: Struct) -> None:
