@@ -12,7 +12,6 @@ import tempfile
 import time
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from sinklens.sampling.step import Step
 from sinklens.traces.files import SampleFiles
 from sinklens.traces.gather import Gathering
 from sinklens.traces.joined import JoinedFile
+from sinklens.traces.makers import Threads
 from sinklens.traces.manifest import GIVEN, MODEL
 from sinklens.traces.pack import pack
 from sinklens.traces.rows import SampleEnd
@@ -164,15 +164,16 @@ def parts(card: Card, steps: int, folder: Path) -> None:
         _, took = timed(filled, steps)
         groups = list(gathering.take())
     print(f"gathered: {took:.1f} ms")
-    files = SampleFiles(folder, sample=0, causal=False, detail="full", storage=storage, guard=nullcontext)
     waiting: list[Any] = []
     with ExitStack() as stack:
-        stack.callback(files.abandon)
-        files.submit = lambda work, *given: waiting.append((work, given))
-        files._joiner = SimpleNamespace(submit=lambda *_: None, shutdown=lambda **_: None)
+        makers = Threads()
+        stack.callback(makers.abandon)
+        makers.make = lambda work, *_, **__: waiting.append(work)
+        kind = {"sample": 0, "causal": False, "detail": "full", "storage": storage}
+        files = SampleFiles(folder, **kind, guard=nullcontext, makers=makers)
         for table, part in groups:
             files.write(table, part)
-        made, took = timed(lambda: [work(*given) for work, given in waiting], steps)
+        made, took = timed(lambda: [work() for work in waiting], steps)
         print(f"row groups: {took:.1f} ms on one core, {len(groups)} parts")
         file = JoinedFile(folder / "joined.parquet")
         same = [part for part, (table, _) in zip(made, groups, strict=True) if table == "attention"]

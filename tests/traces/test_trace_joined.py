@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sinklens.traces import files, sample, sifting, thrift
+from sinklens.traces import files, makers, sample, sifting, thrift
 from sinklens.traces.joined import TAIL, JoinedFile
 from sinklens.traces.schema import TABLES, schema
 from sinklens.traces.storage import Storage
@@ -134,9 +134,9 @@ def test_threads_change_no_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         return run
 
     monkeypatch.setattr(sample, "BUFFER_BYTES", 20_000)
-    monkeypatch.setattr(files, "THREADS", 1)
+    monkeypatch.setattr(makers, "THREADS", 1)
     write_trace(tmp_path / "one", detail=detail, steps=25, keys=40)
-    monkeypatch.setattr(files, "THREADS", 4)
+    monkeypatch.setattr(makers, "THREADS", 4)
     for place, name in ((files, "_row_groups"), (sifting, "_find"), (sifting, "_pack")):
         monkeypatch.setattr(place, name, now_and_then_slow(getattr(place, name)))
     write_trace(tmp_path / "four", detail=detail, steps=25, keys=40)

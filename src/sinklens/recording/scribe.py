@@ -27,7 +27,8 @@ from sinklens.errors import SinklensError, TraceError
 from sinklens.recording import wire
 from sinklens.recording.rows import AttentionNumbers, RowMaker, StepNumbers
 from sinklens.recording.wanted import Wanted
-from sinklens.traces.files import Guard, SampleFiles
+from sinklens.traces.files import Guard
+from sinklens.traces.makers import Forks, Makers, Threads, may_fork
 from sinklens.traces.rows import SampleEnd
 from sinklens.traces.sample import SampleWriter
 from sinklens.traces.storage import Storage
@@ -57,10 +58,10 @@ class Begin:
 class LocalSample:
     """A sample that this process writes."""
 
-    def __init__(self, begin: Begin, guard: Guard) -> None:
-        kind = {"causal": begin.manifest["model"]["causal"], "detail": begin.manifest["detail"]}
-        files = SampleFiles(begin.folder, sample=begin.number, **kind, storage=begin.storage, guard=guard)
-        self._writer = SampleWriter(files, begin.manifest, begin.storage)
+    def __init__(self, begin: Begin, guard: Guard, makers: Makers | None = None) -> None:
+        self._writer = SampleWriter(
+            begin.folder, begin.number, manifest=begin.manifest, storage=begin.storage, guard=guard, makers=makers
+        )
         self._maker = RowMaker(begin.spec, begin.wanted, begin.prompt)
 
     def add(self, numbers: StepNumbers) -> None:
@@ -128,7 +129,8 @@ class Scribe:
         ours, theirs = socket.socketpair()
         source = str(Path(errors.__file__).parents[1])
         command = [sys.executable, "-c", COMMAND, source, str(theirs.fileno()), str(os.getpid())]
-        self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
+        one_thread = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # it forks
+        self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=one_thread)
         theirs.close()
         self._socket = ours
 
@@ -178,7 +180,9 @@ def serve(descriptor: int, parent: int) -> None:
     while (message := wire.receive(channel)) is not None:
         try:
             if "begin" in message:
-                sample = LocalSample(_begin(**message["begin"]), nullcontext)
+                begin = _begin(**message["begin"])
+                makers = Forks() if begin.wanted.detail == "full" and may_fork() else Threads()
+                sample = LocalSample(begin, nullcontext, makers)
             elif sample is not None and "step" in message:
                 sample.add(_numbers(**message["step"]))
             elif sample is not None and "end" in message:

@@ -1,13 +1,10 @@
 """The Parquet files of one sample while it is being written.
 
-Row groups are made in threads, while pyarrow lets go of the interpreter, and joined in the order they were asked for by
-one thread more, which also sees to it that they reach the disk: little is left to be waited for at the end.
+Row groups are made elsewhere (traces/makers.py), joined in the order they were asked for, and seen to the disk as they
+come: little is left to be waited for at the end.
 """
 
-import os
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -18,56 +15,52 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sinklens.files import sync
-from sinklens.traces.gather import Part
+from sinklens.traces.gather import Part, RowsPart
 from sinklens.traces.joined import JoinedFile
+from sinklens.traces.makers import Makers
 from sinklens.traces.pack import Lists
 from sinklens.traces.schema import TABLES, schema
 from sinklens.traces.storage import Storage
 
 Guard = Callable[[], AbstractContextManager[None]]  # around whatever touches the disk
 
-THREADS = max(1, min(16, (os.cpu_count() or 1) - 1))
-
 
 class SampleFiles:
     """Files that open with their first row group."""
 
-    def __init__(self, folder: Path, *, sample: int, causal: bool, detail: str, storage: Storage, guard: Guard) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        sample: int,
+        causal: bool,
+        detail: str,
+        storage: Storage,
+        guard: Guard,
+        makers: Makers,
+    ) -> None:
         self.folder = folder
         self.sample = sample
+        self.makers = makers
         self._schemas = {table: schema(table, causal=causal, detail=detail) for table in TABLES}
         self._storage = storage
         self._guard = guard
         self._files: dict[str, JoinedFile] = {}
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sinklens-row-groups")
-        self._joiner = ThreadPoolExecutor(1, thread_name_prefix="sinklens-joining")
-        self._joining: deque[Future[None]] = deque()
 
     def write(self, table: str, part: Part) -> None:
         """Row groups. Columns that are missing are null, `sample` is added. Arrays must stay as they are."""
         make = partial(_row_groups, self._schemas[table], part, self.sample, self._storage)
-        self._joining.append(self._joiner.submit(self._join, table, self.submit(make)))
+        self.makers.make(make, partial(self._join, table), small=isinstance(part, RowsPart))
 
-    def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
-        """Work for the threads, done in the order it comes."""
-        return self._threads.submit(work, *given)
-
-    def settle(self) -> None:
-        """Wait until whatever was asked for so far is in its file."""
-        while self._joining:
-            self._joining[0].result()  # an interrupt in here loses nothing
-            self._joining.popleft()
-
-    def _join(self, table: str, made: "Future[memoryview]") -> None:
-        part = made.result()
+    def _join(self, table: str, made: memoryview) -> None:
         with self._guard():
-            self._file(table).append(part)
+            self._file(table).append(made)
 
     def close(self) -> None:
         """End every file and wait until all are on the disk."""
-        self.settle()
-        self._threads.shutdown()
-        self._joiner.shutdown()
+        self.makers.go()
+        self.makers.settle()
+        self.makers.close()
         with self._guard():
             while self._files:
                 table, file = next(iter(self._files.items()))
@@ -78,9 +71,7 @@ class SampleFiles:
 
     def abandon(self) -> None:
         """Let go of the files; what they hold is thrown away with the folder."""
-        self._threads.shutdown(cancel_futures=True)
-        self._joiner.shutdown(cancel_futures=True)
-        self._joining.clear()
+        self.makers.abandon()
         for file in self._files.values():
             file.abandon()
         self._files.clear()

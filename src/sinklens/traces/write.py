@@ -17,7 +17,7 @@ from typing import Any
 from sinklens.errors import TraceError, UsageError
 from sinklens.files import PART, sync
 from sinklens.locks import LOCK, Lock
-from sinklens.traces.files import Guard, SampleFiles
+from sinklens.traces.files import Guard
 from sinklens.traces.folder import finished_samples, remove_parts, sample_folder, samples_folder
 from sinklens.traces.manifest import (
     MANIFEST,
@@ -90,11 +90,7 @@ class TraceWriter:
     def sample(self, number: int) -> Iterator[SampleWriter]:
         """Write one sample. It is there when the block ends; an exception that passes leaves nothing of it."""
         with self.folder_of(number) as (part, guard):
-            model, detail = self.manifest["model"], self.manifest["detail"]
-            files = SampleFiles(
-                part, sample=number, causal=model["causal"], detail=detail, storage=self.storage, guard=guard
-            )
-            writing = SampleWriter(files, self.manifest, self.storage)
+            writing = SampleWriter(part, number, manifest=self.manifest, storage=self.storage, guard=guard)
             try:
                 yield writing
                 if not writing.ended:
