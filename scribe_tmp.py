@@ -5,8 +5,10 @@ import trace_host as th
 from sinklens.recording import scribe
 INJ='''
 import time, atexit, os
-import sinklens.traces.files as F, sinklens.recording.wire as W, sinklens.recording.rows as R, sinklens.traces.sample as S, sinklens.traces.joined as J, sinklens.recording.scribe as SC
-F.THREADS={n}; SC.TURN={turn}
+import sinklens.traces.files as F, sinklens.traces.makers as M, sinklens.recording.wire as W, sinklens.recording.rows as R, sinklens.traces.sample as S, sinklens.traces.joined as J, sinklens.recording.scribe as SC
+M.FORKS={n}
+import sinklens.traces.gather as G
+G.PART_BYTES={part}
 acc={{}}
 def wrap(o,name,key=None):
     old=getattr(o,name)
@@ -16,7 +18,7 @@ def wrap(o,name,key=None):
         finally:
             e=acc.setdefault(key or name,[0,0.,0.,0.]); d=time.perf_counter()-t; e[0]+=1; e[1]+=d; e[2]+=time.thread_time()-c; e[3]=max(e[3],d)
     setattr(o,name,f)
-wrap(W,"receive"); wrap(R.RowMaker,"rows"); wrap(S.SampleWriter,"add"); wrap(S.SampleWriter,"_flush"); wrap(F.SampleFiles,"settle"); wrap(F,"_row_groups"); wrap(J.JoinedFile,"append"); wrap(S.SampleWriter,"end"); wrap(F.SampleFiles,"close")
+wrap(W,"receive"); wrap(R.RowMaker,"rows"); wrap(S.SampleWriter,"add"); wrap(S.SampleWriter,"_flush"); wrap(M.Forks,"settle"); wrap(M.Forks,"go");wrap(M.Forks,"step");wrap(G.Gathering,"add"); wrap(J.JoinedFile,"append"); wrap(S.SampleWriter,"end"); wrap(F.SampleFiles,"close")
 oldsend=W.send
 def send(*a):
     oldsend(*a)
@@ -25,11 +27,18 @@ W.send=send
 '''
 base=scribe.COMMAND
 card=th.Card()
-th.DIFFERENT
 steps=int(sys.argv[1])
-for n,turn in ((15,0.0002),(15,0.005),(8,0.0002),(8,0.005),(10,0.001),(6,0.0002)):
+import sinklens.recording.wire as W
+acc={}
+for o,name in ((W,"send"),(th.Run,"_numbers")):
+    old=getattr(o,name)
+    def f(*a,old=old,name=name,**k):
+        t=time.perf_counter(); r=old(*a,**k); acc.setdefault(name,[]).append(time.perf_counter()-t); return r
+    setattr(o,name,f)
+for n,part in ((12,4<<20),(12,4<<20),(8,4<<20),(12,2<<20),(10,8<<20)):
     pre,post=base.split("from sinklens.recording.scribe")
-    scribe.COMMAND=pre+"exec("+repr(INJ.format(n=n,turn=turn))+"); from sinklens.recording.scribe"+post
+    scribe.COMMAND=pre+"exec("+repr(INJ.format(n=n,part=part))+"); from sinklens.recording.scribe"+post
     with tempfile.TemporaryDirectory() as s:
+        acc.clear()
         took,tail=th.sent(card,steps,0.011,Path(s)/"a",detail="full")
-        print(f"threads {n} turn {turn}: {1e3*took/steps:.2f} ms a step, {1e3*tail:.0f} ms at the end",flush=True)
+        print(f"forks {n} part {part>>20}: {1e3*took/steps:.2f} ms a step, {1e3*tail:.0f} ms at the end", {k:(len(v),round(1e3*sum(v)),round(1e3*max(v))) for k,v in acc.items()},flush=True)

@@ -31,7 +31,7 @@ from sinklens.sampling.step import Step
 from sinklens.traces.files import SampleFiles
 from sinklens.traces.gather import Gathering
 from sinklens.traces.joined import JoinedFile
-from sinklens.traces.makers import Threads
+from sinklens.traces.makers import Makers
 from sinklens.traces.manifest import GIVEN, MODEL
 from sinklens.traces.pack import pack
 from sinklens.traces.rows import SampleEnd
@@ -153,7 +153,7 @@ def parts(card: Card, steps: int, folder: Path) -> None:
     """Each alone, nothing beside it."""
     run = Run(card, steps=steps, seconds=0)
     made, maker = list(run.numbers()), run.maker()
-    rows, took = timed(lambda: [maker.rows(each()) for each in made], steps)
+    rows, took = timed(lambda: [written(each, maker.rows) for each in made], steps)
     print(f"rows of a step: {took:.1f} ms")
     storage = Storage.of(exact=False)
     gathering = Gathering()
@@ -166,18 +166,18 @@ def parts(card: Card, steps: int, folder: Path) -> None:
     print(f"gathered: {took:.1f} ms")
     waiting: list[Any] = []
     with ExitStack() as stack:
-        makers = Threads()
+        makers = Makers()
         stack.callback(makers.abandon)
         makers.make = lambda work, *_, **__: waiting.append(work)
         kind = {"sample": 0, "causal": False, "detail": "full", "storage": storage}
         files = SampleFiles(folder, **kind, guard=nullcontext, makers=makers)
         for table, part in groups:
             files.write(table, part)
-        made, took = timed(lambda: [work() for work in waiting], steps)
+        made, took = timed(lambda: [work(nullcontext()) for work in waiting], steps)
         print(f"row groups: {took:.1f} ms on one core, {len(groups)} parts")
         file = JoinedFile(folder / "joined.parquet")
         same = [part for part, (table, _) in zip(made, groups, strict=True) if table == "attention"]
-        _, took = timed(lambda: [file.append(part) for part in same], steps)
+        _, took = timed(lambda: [file.append(part, nullcontext()) for part in same], steps)
         file.abandon()
     print(f"those of attention joined: {took:.1f} ms")
 
@@ -192,7 +192,7 @@ def whole(card: Card, steps: int, seconds: float, folder: Path, *, detail: str) 
         maker = run.maker()
         with Behind() as behind:
             for made in run.numbers():
-                behind.do(lambda made=made: sample.add(maker.rows(made()), copy=False))
+                behind.do(lambda made=made: written(made, lambda numbers: sample.add(maker.rows(numbers), copy=False)))
         ids = run.canvas.astype(np.int32)
         sample.end(SampleEnd(prompt=None, text=None, prompt_length=PROMPT, ids=ids, tokens={}))
     return time.perf_counter() - began
@@ -213,11 +213,16 @@ def sent(card: Card, steps: int, seconds: float, folder: Path, *, detail: str) -
         began = time.perf_counter()
         with Behind() as behind:
             for made in run.numbers():
-                behind.do(lambda made=made: sample.add(made()))
+                behind.do(lambda made=made: written(made, sample.add))
             last = time.perf_counter()
         ids = run.canvas.astype(np.int32)
         sample.end(SampleEnd(prompt=None, text=None, prompt_length=PROMPT, ids=ids, tokens={}))
         return time.perf_counter() - began, time.perf_counter() - last
+
+
+def written(made: Any, write: Any) -> Any:
+    with made as numbers:
+        return write(numbers)
 
 
 def timed(work: Any, steps: int) -> tuple[Any, float]:

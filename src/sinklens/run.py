@@ -8,7 +8,7 @@ One prompt after the other: each is a sample of its own, written when it is whol
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,10 +150,10 @@ def _run(plan: Plan, number: int, sample: LocalSample | SentSample, progress: Pr
     )
     occurring = {*plan.ids[number], *(() if plan.model.spec.mask_id is None else (plan.model.spec.mask_id,))}
 
-    def write(made: Callable[[], StepNumbers]) -> None:
-        numbers = made()
-        sample.add(numbers)
-        occurring.update(numbers.canvas.tolist())
+    def write(made: AbstractContextManager[StepNumbers]) -> None:
+        with made as numbers:
+            sample.add(numbers)
+            occurring.update(numbers.canvas.tolist())
 
     with closing(recorder.numbers()) as steps, Behind() as behind:  # whatever happens, the observer is gone afterwards
         for step, made in enumerate(steps):

@@ -128,7 +128,8 @@ def test_what_a_step_has_handed_over_is_not_changed_by_those_behind_it(golden: P
     kept, copies = [], []
     maker = RowMaker(model.spec, wanted, np.array(PROMPT[:3]))
     for made in Recorder(model, PROMPT[:3], sampler, wanted=wanted, seed=0).numbers():
-        attention = maker.rows(made()).attention
+        with made as numbers:
+            attention = maker.rows(numbers).attention
         assert attention is not None
         parts = {"all": attention, **attention.groups}
         arrays = [value for part in parts.values() for value in vars(part).values() if isinstance(value, np.ndarray)]

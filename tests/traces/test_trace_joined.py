@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def alone(part: pa.Table, *, index: bool = False) -> memoryview:
 def joined(path: Path, parts: Sequence[memoryview]) -> bytes:
     file = JoinedFile(path)
     for part in parts:
-        file.append(part)
+        file.append(part, nullcontext())
     file.close()
     return path.read_bytes()
 

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -174,11 +175,24 @@ class StepObservation(Layers):
         step: int,
         fetch: Callable[[], Arrived] | None = None,
         settle: Callable[[], None] | None = None,
+        lend: "Callable[[], AbstractContextManager[Arrived]] | None" = None,
     ) -> None:
-        """`fetch`: how its numbers are got, once somebody asks. `settle`: adds calls that have yet to be measured."""
-        self.step = step
+        """`fetch`: how its numbers are got, once somebody asks. `settle`: adds calls that have yet to be measured.
+
+        `lend`: numbers for a while, where that takes less.
+        """
+        self.step, self._lend = step, lend
         self._measured, self._fetch, self._settle = Measured(), fetch, settle
         self._arrived: Arrived | None = None
+
+    @contextmanager
+    def lent(self) -> "Iterator[StepObservation]":
+        """The same for somebody who reads it at once and keeps nothing of it."""
+        if self._lend is None or self._fetch is None:
+            yield self
+            return
+        with self._lend() as arrived:
+            yield StepObservation(step=self.step, fetch=lambda: arrived)
 
     @property
     def calls(self) -> list[Record]:

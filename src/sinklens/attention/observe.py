@@ -180,7 +180,13 @@ class Replayed:
         parcel = self._outbox.send()
         step, packed = int(self._observer.watch.step()), self._packed
         fetch = lambda: Arrived(packed=packed, stacks=parcel.open(), step=step)  # noqa: E731
-        self._observer.again(StepObservation(step=step, fetch=fetch))
+
+        @contextmanager
+        def lend() -> Iterator[Arrived]:
+            with parcel.lent() as stacks:
+                yield Arrived(packed=packed, stacks=stacks, step=step)
+
+        self._observer.again(StepObservation(step=step, fetch=fetch, lend=lend))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ come, a few megabytes through a socket, and all else happens there. It knows no 
 Two things come back: that a sample is whole, or what went wrong. The process ends with its socket, and with its parent.
 """
 
+import ctypes
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from select import select
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -28,14 +30,14 @@ from sinklens.recording import wire
 from sinklens.recording.rows import AttentionNumbers, RowMaker, StepNumbers
 from sinklens.recording.wanted import Wanted
 from sinklens.traces.files import Guard
-from sinklens.traces.makers import Forks, Makers, Threads, may_fork
+from sinklens.traces.makers import Makers
 from sinklens.traces.rows import SampleEnd
 from sinklens.traces.sample import SampleWriter
 from sinklens.traces.storage import Storage
 from sinklens.types import ModelSpec
 
 PR_SET_PDEATHSIG = 1
-TURN = 0.0002  # seconds that a thread may keep the interpreter: the one that reads must not wait for those that write
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, MUCH = -1, -3, 2**31 - 1  # of glibc's mallopt
 COMMAND = (
     "import sys; source, *given = sys.argv[1:]; sys.path.insert(0, source); "
     "from sinklens.recording.scribe import serve; serve(*map(int, given))"
@@ -59,13 +61,18 @@ class LocalSample:
     """A sample that this process writes."""
 
     def __init__(self, begin: Begin, guard: Guard, makers: Makers | None = None) -> None:
+        makers = Makers() if makers is None else makers
         self._writer = SampleWriter(
             begin.folder, begin.number, manifest=begin.manifest, storage=begin.storage, guard=guard, makers=makers
         )
         self._maker = RowMaker(begin.spec, begin.wanted, begin.prompt)
+        self._turn, self._copy = makers.turn, begin.wanted.detail == "sinks"  # whose steps wait for their neighbours
 
     def add(self, numbers: StepNumbers) -> None:
-        self._writer.add(self._maker.rows(numbers), copy=False)
+        """Arrays of `numbers` are not looked at afterwards."""
+        with self._turn:
+            rows = self._maker.rows(numbers)
+        self._writer.add(rows, copy=self._copy)
 
     def end(self, end: SampleEnd) -> None:
         """What is known now; then all of it is on the disk."""
@@ -129,8 +136,7 @@ class Scribe:
         ours, theirs = socket.socketpair()
         source = str(Path(errors.__file__).parents[1])
         command = [sys.executable, "-c", COMMAND, source, str(theirs.fileno()), str(os.getpid())]
-        one_thread = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # it forks
-        self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, env=one_thread)
+        self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
         theirs.close()
         self._socket = ours
 
@@ -173,16 +179,14 @@ class SentSample:
 def serve(descriptor: int, parent: int) -> None:
     """The other process: write what comes, until nothing does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it decides
-    sys.setswitchinterval(TURN)
+    _keep_memory()
     _end_with(parent)
     channel = socket.socket(fileno=descriptor)
     sample: LocalSample | None = None
     while (message := wire.receive(channel)) is not None:
         try:
             if "begin" in message:
-                begin = _begin(**message["begin"])
-                makers = Forks() if begin.wanted.detail == "full" and may_fork() else Threads()
-                sample = LocalSample(begin, nullcontext, makers)
+                sample = LocalSample(_begin(**message["begin"]), nullcontext, Makers(Lock()))
             elif sample is not None and "step" in message:
                 sample.add(_numbers(**message["step"]))
             elif sample is not None and "end" in message:
@@ -211,11 +215,22 @@ def _numbers(*, attention: Any, **plain: Any) -> StepNumbers:
     return StepNumbers(attention=None if attention is None else AttentionNumbers(**attention), **plain)
 
 
+def _keep_memory() -> None:
+    """What was used for one step serves the next: on a virtual machine fresh memory costs more than what is done in it.
+
+    glibc gives large pieces back at once, and pyarrow's own allocators after a while.
+    """
+    import pyarrow as pa
+
+    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(M_TRIM_THRESHOLD, MUCH)
+        mallopt(M_MMAP_THRESHOLD, 2**30)
+        pa.set_memory_pool(pa.system_memory_pool())
+
+
 def _end_with(parent: int) -> None:
     """When the process that started this one ends, however it does."""
     if sys.platform == "linux":
-        import ctypes
-
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it was over before
         os._exit(0)

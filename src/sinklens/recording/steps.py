@@ -6,9 +6,8 @@ an autoregressive run.
 """
 
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -56,10 +55,10 @@ class Recorder:
         self._seen: Observation | None = None
         self._asked: object = None  # what it was entered for
 
-    def numbers(self) -> Generator[Callable[[], StepNumbers]]:
-        """One entry a forward, as it happens: what gets its numbers, to be called once, after those before it.
+    def numbers(self) -> Generator[AbstractContextManager[StepNumbers]]:
+        """One entry a forward, as it happens: its numbers, to be entered once, after those before it.
 
-        It may be called while the run goes on, in another thread.
+        That may be done while the run goes on, in another thread. Arrays are gone when the context closes.
         """
         try:
             with ExitStack() as self._open:
@@ -68,7 +67,7 @@ class Recorder:
                     step, seen = self._advance()
                     decided = self._courier.send(step.canvas[0], step.committed[0], step.confidence[0])
                     seconds = time.monotonic() - began
-                    yield partial(self._numbers, self._index, step, decided, seen, seconds=seconds)
+                    yield self._numbers(self._index, step, decided, seen, seconds=seconds)
                     self._index += 1
         except _Ended:
             return
@@ -127,21 +126,23 @@ class Recorder:
             return {}
         return {"masked": lambda step: _masked(step, mask_id), "unmasked": lambda step: ~_masked(step, mask_id)}
 
+    @contextmanager
     def _numbers(
         self, index: int, step: Step, decided: Arriving, seen: StepObservation | None, *, seconds: float
-    ) -> StepNumbers:
+    ) -> Iterator[StepNumbers]:
         canvas, committed, confidence = (tensor.numpy() for tensor in decided())
         self.canvas = canvas
-        return StepNumbers(
-            index=index,
-            canvas=canvas,
-            committed=committed,
-            confidence=confidence,
-            block=_ends(step.block),
-            computed=_ends(step.computed),
-            seconds=seconds,
-            attention=None if seen is None else self._attention(seen, maps=bool(self.wanted.maps_at(index))),
-        )
+        with nullcontext() if seen is None else seen.lent() as lent:
+            yield StepNumbers(
+                index=index,
+                canvas=canvas,
+                committed=committed,
+                confidence=confidence,
+                block=_ends(step.block),
+                computed=_ends(step.computed),
+                seconds=seconds,
+                attention=None if lent is None else self._attention(lent, maps=bool(self.wanted.maps_at(index))),
+            )
 
     def _attention(self, seen: StepObservation, *, maps: bool) -> AttentionNumbers:
         outline = seen.outline

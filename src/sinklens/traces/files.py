@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sinklens.files import sync
-from sinklens.traces.gather import Part, RowsPart
+from sinklens.traces.gather import Part
 from sinklens.traces.joined import JoinedFile
-from sinklens.traces.makers import Makers
+from sinklens.traces.makers import Makers, Turn
 from sinklens.traces.pack import Lists
 from sinklens.traces.schema import TABLES, schema
 from sinklens.traces.storage import Storage
@@ -50,15 +50,14 @@ class SampleFiles:
     def write(self, table: str, part: Part) -> None:
         """Row groups. Columns that are missing are null, `sample` is added. Arrays must stay as they are."""
         make = partial(_row_groups, self._schemas[table], part, self.sample, self._storage)
-        self.makers.make(make, partial(self._join, table), small=isinstance(part, RowsPart))
+        self.makers.make(make, partial(self._join, table))
 
-    def _join(self, table: str, made: memoryview) -> None:
+    def _join(self, table: str, made: memoryview, turn: Turn) -> None:
         with self._guard():
-            self._file(table).append(made)
+            self._file(table).append(made, turn)
 
     def close(self) -> None:
         """End every file and wait until all are on the disk."""
-        self.makers.go()
         self.makers.settle()
         self.makers.close()
         with self._guard():
@@ -85,17 +84,20 @@ class SampleFiles:
         return self._files[table]
 
 
-def _row_groups(wanted: Any, part: Part, sample: int, storage: Storage) -> memoryview:
+def _row_groups(wanted: Any, part: Part, sample: int, storage: Storage, turn: Turn) -> memoryview:
     """A Parquet file of these row groups."""
-    columns = {"sample": np.full(part.rows, sample), **part.columns()}
-    arrays = [
-        _array(columns[field.name], field, storage) if field.name in columns else pa.nulls(part.rows, field.type)
-        for field in wanted
-    ]
-    made = pa.BufferOutputStream()
-    with pq.ParquetWriter(made, wanted, **storage.writer_options(wanted)) as writer:
-        writer.write_table(pa.Table.from_arrays(arrays, schema=wanted), row_group_size=max(1, part.group_rows))
-    return memoryview(made.getvalue())
+    with turn:
+        columns = {"sample": np.full(part.rows, sample), **part.columns()}
+        arrays = [
+            _array(columns[field.name], field, storage) if field.name in columns else pa.nulls(part.rows, field.type)
+            for field in wanted
+        ]
+        table, made = pa.Table.from_arrays(arrays, schema=wanted), pa.BufferOutputStream()
+        writer = pq.ParquetWriter(made, wanted, **storage.writer_options(wanted))
+    writer.write_table(table, row_group_size=max(1, part.group_rows))
+    with turn:
+        writer.close()
+        return memoryview(made.getvalue())
 
 
 def _array(values: Any, field: Any, storage: Storage) -> Any:

@@ -6,9 +6,9 @@ behind it; such a repetition names places in its own part, so nothing points to 
 """
 
 import os
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from sinklens.traces import thrift
 from sinklens.traces.thrift import I16, I64, Items, Struct
@@ -33,17 +33,18 @@ class JoinedFile:
         self._footer: Struct = {}
         self._groups: list[Struct] = []
 
-    def append(self, part: memoryview) -> None:
+    def append(self, part: memoryview, turn: AbstractContextManager[Any]) -> None:
         """The row groups of one more file. Now and then what was written is seen to the disk."""
         start = len(part) - TAIL - int.from_bytes(part[-TAIL:-4], "little")
-        footer = thrift.read(bytes(part[start:-TAIL]))
-        if not self._footer:
-            self._footer = footer
-            self._file.write(MAGIC)
-        shift = self._file.tell() - len(MAGIC)
-        for group in footer[GROUPS][1].values:
-            _shift(group, shift, ordinal=len(self._groups))
-            self._groups.append(group)
+        with turn:
+            footer = thrift.read(bytes(part[start:-TAIL]))
+            if not self._footer:
+                self._footer = footer
+                self._file.write(MAGIC)
+            shift = self._file.tell() - len(MAGIC)
+            for group in footer[GROUPS][1].values:
+                _shift(group, shift, ordinal=len(self._groups))
+                self._groups.append(group)
         self._file.write(part[len(MAGIC) : start])
         self._unsynced += start
         if self._unsynced >= SYNC_BYTES:

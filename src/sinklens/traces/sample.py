@@ -11,7 +11,7 @@ from sinklens.errors import UsageError, choose
 from sinklens.traces.estimate import BUFFER_BYTES
 from sinklens.traces.files import Guard, SampleFiles, lists_of
 from sinklens.traces.gather import Gathering, RowsPart
-from sinklens.traces.makers import Makers, Threads
+from sinklens.traces.makers import Makers
 from sinklens.traces.pack import Packed, as_stored, pack
 from sinklens.traces.rows import AttentionRows, SampleEnd, StepRows
 from sinklens.traces.schema import groups_of
@@ -35,15 +35,13 @@ class SampleWriter:
         guard: Guard,
         makers: Makers | None = None,
     ) -> None:
-        """makers: of row groups; threads where none are given. Detail "sinks" needs them."""
-        makers = Threads() if makers is None else makers
+        makers = Makers() if makers is None else makers
         kind = {"causal": manifest["model"]["causal"], "detail": manifest["detail"]}
         self._files = SampleFiles(folder, sample=number, **kind, storage=storage, guard=guard, makers=makers)
         self._groups = groups_of(manifest["model"]["causal"])
         self._model_heads = int(manifest["model"]["heads"])
         self._sifter: Sifter | None = None
         if manifest["detail"] == "sinks":
-            assert isinstance(makers, Threads)
             self._sifter = Sifter(makers.submit, storage=storage, model_heads=self._model_heads)
         self._lines: list[dict[str, Any]] = []  # of the table `steps`, and the seconds
         self._maps: list[dict[str, Any]] = []
@@ -65,7 +63,6 @@ class SampleWriter:
         self._bytes += rows.ids.nbytes + rows.confidence.nbytes
         if self._bytes >= BUFFER_BYTES:
             self._flush()
-        self._files.makers.step()
 
     def end(self, end: SampleEnd) -> None:
         """What is known now; nothing can be added behind it."""
@@ -129,17 +126,16 @@ class SampleWriter:
         self._shape = shape
 
     def _keep(self, step: int, tables: dict[str, Packed]) -> None:
-        self._bytes += self._gathering.add(step, tables)
+        with self._files.makers.turn:
+            self._bytes += self._gathering.add(step, tables)
 
     def _flush(self) -> None:
-        makers = self._files.makers
-        makers.settle()  # what was flushed before has had the time of a buffer: no more than two are full
+        self._files.makers.settle()  # what was flushed before has had the time of a buffer: no more than two are full
         for table, part in self._gathering.take():
             self._files.write(table, part)
         for table, lines in (("steps", self._lines), ("timing", self._lines), ("maps", self._maps)):
             if lines:
                 self._files.write(table, RowsPart(given=_columns(lines), rows=len(lines)))
-        makers.go()
         self._lines, self._maps, self._bytes = [], [], 0
 
 
