@@ -1,18 +1,40 @@
-import sys, time, cProfile, pstats, tempfile, io, os
+import sys, time, tempfile, os
 from pathlib import Path
 sys.path.insert(0, "benchmarks")
 import torch
 from observe_gpu import random_model
 import sinklens as sl
-from sinklens import run as srun
-from sinklens.recording import identity
+from sinklens.recording import identity, scribe
 from sinklens.sampling.generate import steps
 from sinklens.recording.scribe import SentSample, Scribe
+INJ='''
+import time, sys
+import sinklens.traces.files as F, sinklens.traces.makers as M, sinklens.recording.wire as W, sinklens.recording.rows as R, sinklens.traces.sample as S, sinklens.traces.joined as J, sinklens.traces.gather as G
+M.THREADS={n}; G.PART_BYTES={part}; S.BUFFER_BYTES={buf}
+acc={{}}
+def wrap(o,name,key=None):
+    old=getattr(o,name)
+    def f(*a,**k):
+        t=time.perf_counter(); c=time.thread_time()
+        try: return old(*a,**k)
+        finally:
+            e=acc.setdefault(key or name,[0,0.,0.,0.]); d=time.perf_counter()-t; e[0]+=1; e[1]+=d; e[2]+=time.thread_time()-c; e[3]=max(e[3],d)
+    setattr(o,name,f)
+wrap(W,"receive"); wrap(R.RowMaker,"rows"); wrap(S.SampleWriter,"add"); wrap(S.SampleWriter,"_flush"); wrap(M.Makers,"settle"); wrap(G.Gathering,"add","gather"); wrap(F,"_row_groups"); wrap(G.LayersPart,"columns"); wrap(J.JoinedFile,"append"); wrap(S.SampleWriter,"end"); wrap(F.SampleFiles,"close")
+oldsend=W.send
+def send(*a):
+    oldsend(*a)
+    sys.stderr.write("   helper "+str({{k:(v[0],round(1e3*v[1]),round(1e3*v[2]),round(1e3*v[3])) for k,v in acc.items()}})+chr(10)); sys.stderr.flush(); acc.clear()
+W.send=send
+'''
+base=scribe.COMMAND
+def inject(n=15,part=4<<20,buf=64<<20):
+    pre,post=base.split("from sinklens.recording.scribe")
+    scribe.COMMAND=pre+"exec("+repr(INJ.format(n=n,part=part,buf=buf))+"); from sinklens.recording.scribe"+post
 model = random_model("llada")
 prompt = torch.randint(0, 126000, (1, 64), generator=torch.Generator().manual_seed(0)).tolist()
 S = sl.LLaDASampler(steps=128, length=128, block=32)
 short = sl.LLaDASampler(steps=8, length=128, block=32)
-identity.hash_weights = lambda _: "x"
 def sync(): torch.cuda.synchronize(); return time.perf_counter()
 groups = {"masked": lambda s: s.masked, "unmasked": lambda s: ~s.masked}
 def run(ctx, sampler=S, times=None):
@@ -26,13 +48,9 @@ def run(ctx, sampler=S, times=None):
                 del found.steps[:-1]
                 if times is not None: times.append(time.perf_counter()-t0)
     return sync()-t0
-V = {"plain": None, "full": lambda: sl.observe(model, groups=groups, hidden_norms=True, ranks=True)}
-for n,c in V.items(): run(c, short)
-for rep in range(2):
-  for n,c in V.items():
-    ts=[]; tot=run(c, times=ts)
-    d=[ts[0]]+[b-a for a,b in zip(ts,ts[1:])]
-    print(f"{n:22} total {1e3*tot:.0f} ms; first {1e3*d[0]:.1f} second {1e3*d[1]:.1f}; rest {1e3*(ts[-1]-ts[2])/(len(ts)-3):.2f} ms/step", flush=True)
+full=lambda: sl.observe(model, groups=groups, hidden_norms=True, ranks=True)
+run(None, short); run(full, short); run(None); 
+for rep in range(2): print("plain", round(run(None)*1e3), "full", round(run(full)*1e3), flush=True)
 from sinklens.recording.behind import Behind
 acc={}
 def wrap(cls,name):
@@ -40,23 +58,16 @@ def wrap(cls,name):
     def f(self,*a,**k):
         t=time.perf_counter(); r=old(self,*a,**k); acc.setdefault(f"{cls.__name__}.{name}",[]).append(time.perf_counter()-t); return r
     setattr(cls,name,f)
-import sinklens.recording.steps as rs
-for c,n in ((Behind,"do"),(Behind,"__exit__"),(SentSample,"add"),(SentSample,"end"),(SentSample,"__init__"),(Scribe,"__init__"),(Scribe,"end"),(rs.Recorder,"_numbers")): wrap(c,n)
+for c,n in ((Behind,"do"),(Behind,"__exit__"),(SentSample,"add"),(SentSample,"end")): wrap(c,n)
+delay=0.8
+identity.hash_weights = lambda _: time.sleep(delay) or "x"
 with tempfile.TemporaryDirectory() as tmp:
     sl.trace(model, prompt, short, to=Path(tmp)/"w", graph=True)
-    for name,opt in {"full":{}, "full2":{}, "full3":{}, "no norms":{"norms":False}, "sinks":{"detail":"sinks"}}.items():
-        for delay in ((0, 1.0) if name.startswith("full") else (1.0,)):
-            identity.hash_weights = lambda _: time.sleep(delay) or "x"
+    for i,(name,opt,inj) in enumerate((("full",{},{}), ("full",{},{}), ("full",{},{"n":10}), ("full",{},{"n":6}), ("full",{},{"part":8<<20}), ("full",{},{"part":2<<20}), ("full",{},{"buf":32<<20}), ("full",{},{"buf":128<<20}), ("no norms",{"norms":False},{}), ("sinks",{"detail":"sinks"},{}))):
+            inject(**inj)
             p=run(None); ts=[]; acc.clear(); t0=sync()
-            sl.trace(model, prompt, S, to=Path(tmp)/f"{name}{delay}", graph=True, progress=lambda *_: ts.append(time.perf_counter()-t0), **opt)
+            sl.trace(model, prompt, S, to=Path(tmp)/f"{name}{i}", graph=True, progress=lambda *_: ts.append(time.perf_counter()-t0), **opt)
             tot=sync()-t0-delay
             d=[ts[0]-delay]+[b-a for a,b in zip(ts,ts[1:])]
-            print(f"trace {name} hash {delay}: total {1e3*tot:.0f} ({tot/p:.3f} of plain {1e3*p:.0f}); first {1e3*d[0]:.1f} second {1e3*d[1]:.1f}; rest {1e3*(ts[-1]-ts[2])/(len(ts)-3):.2f} ms/step max {1e3*max(d[3:]):.1f}; tail {1e3*(tot+delay-ts[-1]):.1f}", flush=True)
-            print("   ", {k:(len(v),round(1e3*sum(v),1),round(1e3*max(v),1)) for k,v in acc.items()})
-    acc.clear()
-    pr=cProfile.Profile()
-    with sl.observe(model, groups=groups, hidden_norms=True, ranks=True) as found:
-        it=steps(model, prompt, S, graph=True)
-        pr.enable(); next(it); torch.cuda.synchronize(); pr.disable()
-        for _ in it: del found.steps[:-1]
-    s=io.StringIO(); pstats.Stats(pr,stream=s).sort_stats("tottime").print_stats(14); print(s.getvalue()[:3000])
+            print(f"trace {name} {inj}: total {1e3*tot:.0f} ({tot/p:.3f} of plain {1e3*p:.0f}); first {1e3*d[0]:.1f}; rest {1e3*(ts[-1]-ts[2])/(len(ts)-3):.2f} ms/step max {1e3*max(d[3:]):.1f}; tail {1e3*(tot+delay-ts[-1]):.1f}", flush=True)
+            print("   ", {k:(len(v),round(1e3*sum(v),1),round(1e3*max(v),1)) for k,v in acc.items()},flush=True)

@@ -1,4 +1,4 @@
-"""Positions to be decided: what a boolean index would give, without a question behind the forward."""
+"""Positions to be decided: picked out, or in a window as on a card; the same run, and nothing that waits."""
 
 import warnings
 from collections.abc import Iterator
@@ -9,78 +9,172 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_model import Scripted, random_logits
+from scripted_model import EOS, EOT, MASK, Scripted, random_logits
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 import sinklens as sl
 from capturing import NoWaiting
-from sinklens.attention.outbox import Courier
 from sinklens.errors import ModelError
-from sinklens.sampling import undecided
-from sinklens.sampling.undecided import Deciding
+from sinklens.sampling import dream, llada, undecided
+from sinklens.sampling.predicted import Predicted
+from sinklens.sampling.undecided import Undecided, Usable, asked
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-@given(rows=st.integers(1, 3), width=st.integers(1, 9), seed=st.integers(0, 1000))
-def test_it_is_a_boolean_index(rows: int, width: int, seed: int) -> None:
-    compare(rows, width, seed, device="cpu")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("width", [1, 7, 300, 5000])
-def test_it_is_a_boolean_index_on_a_card(width: int) -> None:
-    for rows, seed in ((1, 0), (2, 1), (3, 2)):
-        compare(rows, width, seed, device="cuda")
-
-
-def compare(rows: int, width: int, seed: int, *, device: str) -> None:
+@given(rows=st.integers(1, 3), width=st.integers(2, 9), seed=st.integers(0, 1000), shift=st.booleans())
+def test_a_window_holds_what_is_picked_out(rows: int, width: int, seed: int, shift: bool) -> None:
     draws = torch.Generator().manual_seed(seed)
-    where = (torch.rand(rows, width, generator=draws) < torch.rand((), generator=draws)).to(device)
-    values = torch.randn(rows, width, 3, generator=draws).to(device)
-    asked = Deciding().ask(where)
-    assert asked.count == int(where.sum())
-    assert torch.equal(asked.of(values), values[where])
-    each = torch.arange(asked.count, dtype=torch.float32, device=device)
-    expected = torch.full((rows, width), -1.0, device=device)
-    expected[where] = each
-    assert torch.equal(asked.spread(each, outside=-1.0), expected)
-    canvas = torch.zeros(rows, width, device=device)
-    assert torch.equal(asked.put(each, canvas), expected.clamp(min=0))
-    assert not canvas.any()
+    start = int(torch.randint(0, width - 1, (), generator=draws))
+    where = torch.rand(rows, width, generator=draws) < 0.5
+    where[:, :start] = False
+    logits = torch.randn(rows, width, 3, generator=draws)
+    predicted = Predicted(logits=logits, positions=range(width), shift=shift)
+    one, other = Undecided(where=where, window=None), Undecided(where=where, window=range(start, width))
+    moved = torch.cat([logits[:, :1], logits[:, :-1]], dim=1) if shift else logits
+    assert torch.equal(one.logits(predicted), moved[where])
+    assert torch.equal(other.logits(predicted)[where[:, start:]], moved[where])
+    assert torch.equal(one.of(moved), other.of(moved)[where[:, start:]])
+    canvas = torch.randn(rows, width, generator=draws)
+    before = canvas.clone()
+    sums = [each.logits(predicted).sum(-1) for each in (one, other)]
+    assert torch.equal(one.put(sums[0], canvas), other.put(sums[1], canvas))
+    assert torch.equal(one.spread(sums[0], outside=-torch.inf), other.spread(sums[1], outside=-torch.inf))
+    assert torch.equal(canvas, before)
+
+
+def test_logits_of_part_of_a_canvas() -> None:
+    logits = torch.arange(24.0).view(1, 4, 6)
+    part = Predicted(logits=logits, positions=range(5, 9))
+    where = torch.zeros(1, 10, dtype=torch.bool)
+    where[0, [6, 8]] = True
+    assert torch.equal(part.at(where), logits[0, [1, 3]])
+    assert torch.equal(part.within(range(6, 9)), logits[:, 1:])
+
+
+LLADA: dict[str, Any] = {"steps": 6, "length": 6, "block": 3}
+DREAM: dict[str, Any] = {"steps": 6, "length": 6}
+SAMPLERS: dict[str, Any] = {
+    "llada": sl.LLaDASampler(**LLADA),
+    "random": sl.LLaDASampler(**LLADA, remasking="random"),
+    "warm": sl.LLaDASampler(**LLADA, temperature=0.7),
+    "guided": sl.LLaDASampler(**LLADA, cfg=0.5),
+    "no eos": sl.LLaDASampler(**LLADA, logits_eos_inf=True, eos_id=EOS),
+    "eos last": sl.LLaDASampler(**LLADA, confidence_eos_eot_inf=True, eos_id=EOS, eot_id=EOT),
+    "threshold": sl.LLaDASampler(**LLADA, threshold=0.3),
+    "entropy": sl.DreamSampler(**DREAM, alg="entropy"),
+    "margin": sl.DreamSampler(**DREAM, alg="topk_margin", top_p=0.9),
+    "maskgit": sl.DreamSampler(**DREAM, alg="maskgit_plus", top_k=3),
+    "drawn": sl.DreamSampler(**DREAM, alg="entropy", temperature=0.5, alg_temp=0.3),
+    "origin": sl.DreamSampler(steps=6, length=24, alg="origin"),  # many, so that chance leaves some for the last step
+}
+WINDOWED = [name for name in SAMPLERS if name not in ("threshold", "drawn")]  # those that ask nothing in between
+
+
+@pytest.mark.parametrize("shift", [False, True])
+@pytest.mark.parametrize("prompt", [[[1]], [[1, MASK, 3], [4, 5, 6]]], ids=["plain", "masks in the prompt"])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_run_in_windows_is_the_same(
+    name: str, prompt: list[list[int]], shift: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> list[Any]:
+        torch.manual_seed(3)
+        with torch.no_grad():
+            return list(SAMPLERS[name].run(Scripted(random_logits, shift=shift), torch.tensor(prompt)))
+
+    expected = run()
+    for module in (llada, dream):
+        monkeypatch.setattr(module, "on_card", lambda _: True)
+    for ours, theirs in zip(run(), expected, strict=True):
+        assert torch.equal(ours.canvas, theirs.canvas) and torch.equal(ours.committed, theirs.committed)
+        torch.testing.assert_close(ours.confidence, theirs.confidence, equal_nan=True)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_unusable_logits_name_their_step(name: str, windows: bool, bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever they are looked at; at a position that is decided anything may stand."""
+    forwards, wrong = iter(range(100)), 0 if name == "threshold" else 2
+
+    def script(ids: Tensor) -> Tensor:
+        logits = random_logits(ids)
+        logits[ids != MASK] = torch.nan
+        if next(forwards) == wrong:
+            spoiled = torch.full_like(logits, bad) if bad == -torch.inf else logits.index_fill(-1, torch.tensor(4), bad)
+            logits = torch.where((ids == MASK)[..., None], spoiled, logits)
+        return logits
+
+    if windows:
+        for module in (llada, dream):
+            monkeypatch.setattr(module, "on_card", lambda _: True)
+    sampler = SAMPLERS[name]
+    if name == "guided":
+        pytest.skip("guidance mixes the logits of two canvases")
+    with pytest.raises(ModelError, match=f"logits of step {wrong} hold NaN"):
+        sl.generate(Scripted(script), [1], sampler, seed=0)
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_nothing_waits_on_a_processor_in_a_cards_place(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that the host learns is asked for; what is needed behind a forward, before it."""
+    told: list[str] = []
+
+    def script(ids: Tensor) -> Tensor:
+        told.append("forward")
+        with _disable_current_modes():
+            return random_logits(ids)
+
+    def ask(value: Tensor) -> Any:
+        told.append("asked")
+
+        def answer() -> Any:
+            return value.numpy().item()
+
+        answer.ready = lambda: True  # type: ignore[attr-defined]
+        return answer
+
+    expected = sl.generate(Scripted(script), [1], SAMPLERS[name], seed=0).ids
+    for module in (llada, dream, undecided):
+        monkeypatch.setattr(module, "on_card", lambda _: True)
+    for module in (dream, undecided):
+        monkeypatch.setattr(module, "asked", ask)
+    is_dream = isinstance(SAMPLERS[name], sl.DreamSampler)
+    monkeypatch.setattr(torch, "tensor", lambda value: torch.full((), value))  # a number of the host's, for the host
+    told.clear()
+    with torch.no_grad():
+        torch.manual_seed(0)
+        run = SAMPLERS[name].run(Scripted(script), torch.full((1, 1), 1))
+        taken = [next(run)]  # the prompt is looked at once
+        with NoWaiting(allowed=("_local_scalar_dense",) if is_dream else ()):
+            taken += [next(run) for _ in range(5)]
+        assert next(run, None) is None
+    assert told == ["asked", "forward", "asked"] * 6 if is_dream else told == ["forward", "asked"] * 6
+    assert torch.equal(taken[-1].canvas, expected)
+
+
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_run_ends_with_the_step_that_cannot_be_used(device: str, bad: float) -> None:
-    deciding, where = Deciding(), torch.ones(1, 2, dtype=torch.bool, device=device)
-    message = "the logits of step 4 hold NaN or infinite values at positions to be decided"
-    deciding.look(torch.tensor([1.0, -3e38], device=device), 3)
-    assert deciding.ask(where).count == 2
-    with pytest.raises(ModelError, match=message):
-        deciding.look(torch.tensor([1.0, bad], device=device), 4)
-        _ = deciding.ask(where).count
-    with pytest.raises(ModelError, match=message):
-        deciding.look(torch.tensor([1.0, bad], device=device), 4)
-        deciding.end()
-    with pytest.raises(ModelError, match=message):
-        deciding.look(torch.tensor([bad], device=device), 4, now=True)
-    deciding.end()
+def test_a_number_that_is_asked_for(device: str) -> None:
+    answers = [asked(torch.tensor(number, device=device)) for number in (3, 4.5)]
+    assert [answer() for answer in answers] == [3, 4.5]
 
 
-SAMPLERS: dict[str, Any] = {
-    "llada": sl.LLaDASampler(steps=6, length=6, block=3),
-    "random": sl.LLaDASampler(steps=6, length=6, block=3, remasking="random"),
-    "warm": sl.LLaDASampler(steps=6, length=6, block=3, temperature=0.7),
-    "entropy": sl.DreamSampler(steps=6, length=6, alg="entropy"),
-    "origin": sl.DreamSampler(steps=6, length=24, alg="origin"),  # by chance: more, so that some are left for the last
-}
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_run_ends_with_the_step_that_cannot_be_used(device: str) -> None:
+    usable = Usable()
+    usable.look(torch.tensor([1.0, -torch.inf], device=device), 3)
+    usable.look(torch.zeros(0, device=device), 3)
+    usable.end()
+    with pytest.raises(ModelError, match="the logits of step 4 hold NaN or infinite values at positions to be decided"):
+        usable.look(torch.tensor([[1.0, torch.nan]], device=device), 4)
+        usable.end()
+    usable.end()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("wrong", [0, 3, 5])
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "threshold"])  # which ends when it has all
 def test_unusable_logits_on_a_card_name_their_step(name: str, wrong: int) -> None:
     forwards = iter(range(100))
 
@@ -95,15 +189,15 @@ def test_unusable_logits_on_a_card_name_their_step(name: str, wrong: int) -> Non
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_nothing_behind_a_forward_waits_for_the_card(name: str) -> None:
+@pytest.mark.parametrize("name", ["llada", "random", "warm", "entropy", "origin"])
+def test_nothing_waits_for_the_card_between_steps(name: str) -> None:
     model = sl.load("tiny-dream" if name in ("entropy", "origin") else "tiny-llada", device="cuda")
-    prompt = torch.tensor([[5, 6, 7]], device="cuda")
-    expected = sl.generate(model, prompt, SAMPLERS[name], seed=0).ids
-    run = SAMPLERS[name].run(model, prompt)
-    with waiting_is_an_error(), torch.no_grad():
-        torch.manual_seed(0)
-        taken = list(run)
+    expected = sl.generate(model, [5, 6, 7], SAMPLERS[name], seed=0).ids
+    run = sl.steps(model, [5, 6, 7], SAMPLERS[name], seed=0, graph=True)
+    taken = [next(run), next(run)]  # one is launched, one is captured
+    with waiting_is_an_error():
+        taken += [next(run) for _ in range(4)]
+    assert next(run, None) is None
     assert torch.equal(taken[-1].canvas, expected)
 
 
@@ -115,31 +209,3 @@ def waiting_is_an_error() -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-@pytest.mark.parametrize("name", ["llada", "random", "warm"])
-def test_nothing_waits_on_a_processor_in_a_cards_place(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that the host learns comes by courier, and is sent before the forward it is needed behind."""
-    told: list[str] = []
-
-    def script(ids: Tensor) -> Tensor:
-        told.append("forward")
-        with _disable_current_modes():
-            return random_logits(ids)
-
-    def send(self: Courier, *tensors: Tensor) -> Any:
-        told.append("asked")
-        return lambda: [tensor.numpy().item() for tensor in tensors]
-
-    expected = sl.generate(Scripted(script), [1], SAMPLERS[name], seed=0).ids
-    monkeypatch.setattr(undecided, "_on_card", lambda _: True)
-    monkeypatch.setattr(Courier, "send", send)
-    told.clear()
-    with torch.no_grad():
-        torch.manual_seed(0)
-        run = SAMPLERS[name].run(Scripted(script), torch.tensor([[1]]))
-        with NoWaiting():
-            taken = [next(run) for _ in range(6)]
-        assert next(run, None) is None
-    assert told == ["asked", "forward"] * 6
-    assert torch.equal(taken[-1].canvas, expected)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from sinklens.attention.clock import StepNumber, at_step
@@ -23,9 +23,8 @@ from sinklens.cache.blocks import CanvasCache
 from sinklens.cache.evicted_prompt import ORDERS, Eviction
 from sinklens.errors import UsageError, choose
 from sinklens.models.language_model import LanguageModel
-from sinklens.sampling.canvas import predict
 from sinklens.sampling.checks import at_least
-from sinklens.sampling.undecided import Undecided
+from sinklens.sampling.predicted import Predicted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,23 +66,6 @@ class BlockCache:
         if beyond:
             raise UsageError(f"skip names layer {beyond[0]}; this model has layers 0 to {model.spec.layers - 1}")
         return CachedRun(self, model, prompt=prompt, mask_id=mask_id)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Predicted:
-    """Logits for some positions of the canvas, those that may be decided among them."""
-
-    logits: Float[Tensor, "rows position vocab"]
-    positions: range
-    computed: range | None = None  # by the forward; None: the whole canvas
-
-    def at(self, undecided: Undecided) -> Float[Tensor, "row vocab"]:
-        """A copy of the logits of every row."""
-        width = undecided.where.shape[1]
-        if len(self.positions) == width:
-            return undecided.of(self.logits)
-        places = undecided.places
-        return self.logits[places // width, places % width - self.positions.start]
 
 
 class CachedRun:
@@ -147,4 +129,6 @@ def predict_with(
     """Logits of a step, through its cache where the run has one."""
     if cached is not None:
         return cached.predict(ids, attention_mask, step, block=block)
-    return Predicted(logits=predict(model, ids, attention_mask, step), positions=range(ids.shape[1]))
+    with torch.no_grad(), at_step(step):
+        logits = model(ids, attention_mask=attention_mask)
+    return Predicted(logits=logits, positions=range(ids.shape[1]), shift=model.spec.shift)

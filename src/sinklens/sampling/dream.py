@@ -28,10 +28,15 @@ from sinklens.sampling.block_cache import BlockCache, CachedRun, predict_with
 from sinklens.sampling.canvas import begin_canvas, extend_mask, mask_id_of, shown
 from sinklens.sampling.checks import Number, at_least, not_negative, share
 from sinklens.sampling.step import Step
-from sinklens.sampling.undecided import Deciding, Undecided
+from sinklens.sampling.undecided import Undecided, Usable, asked, on_card, refuse_unusable
 
-# Canvas after a step, positions committed, confidences.
-_Outcome = tuple[Int[Tensor, "batch position"], Bool[Tensor, "batch position"], Float[Tensor, "batch position"]]
+# Canvas after a step, positions committed, confidences, and what tells whether the logits could be used.
+_Outcome = tuple[
+    Int[Tensor, "batch position"],
+    Bool[Tensor, "batch position"],
+    Float[Tensor, "batch position"],
+    Float[Tensor, "*some position"],
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,19 +96,25 @@ class DreamSampler:
         cached: CachedRun | None,
     ) -> Iterator[Step]:
         answer = range(canvas.shape[1] - self.length, canvas.shape[1])
+        earliest = 0 if bool((canvas[:, : answer.start] == mask_id).any()) else answer.start
+        picked = not on_card(canvas) or bool(self.temperature or self.alg_temp)  # draws are made for masks alone
+        window = None if picked else range(earliest, answer.stop)
         times = torch.linspace(1, self.eps, self.steps + 1)
-        deciding = Deciding()
+        usable = Usable()
         for index in range(self.steps):
             masked = canvas == mask_id
-            undecided = deciding.ask(masked)
+            count = asked(masked.sum())
             number = StepNumber(index, canvas=canvas, masked=masked)
             predicted = predict_with(cached, model, canvas, attention_mask, number, block=answer)
-            rows = predicted.at(undecided)
-            deciding.look(rows.amax(dim=-1), index, now=bool(self.temperature or self.alg_temp))  # drawn from: no NaN
+            undecided = Undecided(where=masked, window=window)
+            logits = undecided.logits(predicted)
+            if picked:
+                refuse_unusable(logits, index)  # at once: nothing can be drawn from NaN
             last = index == self.steps - 1
             leaving = torch.ones(()) if last else 1 - times[index + 1] / times[index]
             step = self._by_chance if self.alg == "origin" else self._by_confidence
-            canvas, committed, confidence = step(canvas, undecided, rows, leaving)
+            canvas, committed, confidence, best = step(canvas, undecided, logits, leaving, count())
+            usable.look(best, index)
             yield Step(
                 index=index,
                 canvas=canvas,
@@ -111,30 +122,33 @@ class DreamSampler:
                 confidence=shown(confidence, masked),
                 computed=predicted.computed,
             )
-        deciding.end()
+        usable.end()
 
     def _by_chance(
         self,
         canvas: Int[Tensor, "batch position"],
         undecided: Undecided,
-        logits: Float[Tensor, "row vocab"],
+        logits: Float[Tensor, "*place vocab"],
         leaving: Float[Tensor, ""],
+        masks: int,
     ) -> _Outcome:
-        chosen = torch.rand(logits.shape[0], device=canvas.device) < float(leaving)
+        chosen = torch.rand(masks, device=canvas.device) < float(leaving)
         none = torch.full(canvas.shape, torch.nan, device=canvas.device)
-        committed = undecided.put(chosen, torch.zeros_like(undecided.where))
-        if self.temperature == 0:  # of all rows: which of them are chosen, only the card knows
-            tokens = unmask.draw_tokens(self._probabilities(logits), 0)
-            return torch.where(committed, undecided.put(tokens, canvas), canvas), committed, none
-        tokens = unmask.draw_tokens(self._probabilities(logits[chosen]), self.temperature)
-        return canvas.masked_scatter(committed, tokens), committed, none
+        committed = undecided.where.masked_scatter(undecided.where, chosen)
+        if undecided.window is None:
+            tokens = unmask.draw_tokens(self._probabilities(logits[chosen]), self.temperature)
+            return canvas.masked_scatter(committed, tokens), committed, none, none[:0]
+        tokens = unmask.draw_tokens(self._probabilities(logits), 0)
+        best = undecided.spread(logits.amax(dim=-1) * 0, outside=-torch.inf)
+        return torch.where(committed, undecided.put(tokens, canvas), canvas), committed, none, best
 
     def _by_confidence(
         self,
         canvas: Int[Tensor, "batch position"],
         undecided: Undecided,
-        logits: Float[Tensor, "row vocab"],
+        logits: Float[Tensor, "*place vocab"],
         leaving: Float[Tensor, ""],
+        masks: int,
     ) -> _Outcome:
         probabilities = self._probabilities(logits)
         tokens = unmask.draw_tokens(probabilities, self.temperature)
@@ -146,14 +160,15 @@ class DreamSampler:
             values = unmask.negative_entropy(probabilities)
         confidence = undecided.spread(values, outside=-torch.inf)
         # In float32, as the original: where the product is close to an integer, truncation depends on it.
-        count = int(torch.tensor(undecided.count) / len(canvas) * leaving)
+        count = int(torch.tensor(masks) / len(canvas) * leaving)
         if count == 0:
             committed = torch.zeros_like(undecided.where)
         elif self.alg_temp:
             committed = unmask.select_drawn(confidence, count, self.alg_temp)
         else:
             committed = unmask.select_top(confidence, [count] * len(canvas))
-        return torch.where(committed, undecided.put(tokens, canvas), canvas), committed, confidence
+        canvas = torch.where(committed, undecided.put(tokens, canvas), canvas)
+        return canvas, committed, confidence, confidence
 
-    def _probabilities(self, logits: Float[Tensor, "row vocab"]) -> Float[Tensor, "row vocab"]:
+    def _probabilities(self, logits: Float[Tensor, "*place vocab"]) -> Float[Tensor, "*place vocab"]:
         return unmask.filtered_probabilities(logits, self.temperature, self.top_p, self.top_k)

@@ -26,12 +26,13 @@ from sinklens.attention.clock import StepNumber
 from sinklens.errors import UsageError, choose
 from sinklens.models.language_model import LanguageModel
 from sinklens.sampling import unmask
-from sinklens.sampling.block_cache import BlockCache, CachedRun, Predicted, predict_with
+from sinklens.sampling.block_cache import BlockCache, CachedRun, predict_with
 from sinklens.sampling.canvas import begin_canvas, extend_mask, mask_id_of, shown
 from sinklens.sampling.checks import Number, at_least, not_negative, share
+from sinklens.sampling.predicted import Predicted
 from sinklens.sampling.special_ids import required_id
 from sinklens.sampling.step import Step
-from sinklens.sampling.undecided import Deciding, Undecided
+from sinklens.sampling.undecided import Undecided, Usable, on_card
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,23 +120,25 @@ class _Loop:
     cached: CachedRun | None
 
     def denoise(self, prompt: Int[Tensor, "batch prompt"]) -> Iterator[Step]:
-        start, deciding = prompt.shape[1], Deciding()
-        yield from self._blocks(begin_canvas(prompt, self.sampler.length, self.mask_id), start, deciding)
-        deciding.end()
+        usable = Usable()
+        yield from self._blocks(prompt, usable)
+        usable.end()
 
-    def _blocks(self, canvas: Int[Tensor, "batch position"], start: int, deciding: Deciding) -> Iterator[Step]:
-        index, size = 0, self.sampler.block
+    def _blocks(self, prompt: Int[Tensor, "batch prompt"], usable: Usable) -> Iterator[Step]:
+        index, start, size = 0, prompt.shape[1], self.sampler.block
+        canvas = begin_canvas(prompt, self.sampler.length, self.mask_id)
+        earliest = 0 if bool((prompt == self.mask_id).any()) else start  # masks inside the prompt compete too
         for first in range(start, start + self.sampler.length, size):
             block = range(first, first + size)
+            inside = torch.arange(canvas.shape[1], device=canvas.device) < block.stop
             for counts in self._quotas(len(canvas)):
                 masked = canvas == self.mask_id
-                eligible = masked.clone()
-                eligible[:, block.stop :].fill_(False)
-                undecided = deciding.ask(eligible)
-                if counts is None and undecided.count == 0:
+                eligible = masked & inside
+                if counts is None and not bool(eligible.any()):
                     break
                 number = StepNumber(index, canvas=canvas, masked=masked, block=block, rows=len(canvas))
-                step = self._step(number, undecided, counts, deciding)
+                window = range(earliest, block.stop) if on_card(canvas) else None
+                step = self._step(number, Undecided(where=eligible, window=window), counts, usable)
                 canvas, index = step.canvas, index + 1
                 yield step
                 if self._eos_reached(canvas, start):
@@ -154,15 +157,14 @@ class _Loop:
         masked = torch.ones(rows, self.sampler.block, dtype=torch.bool)
         return iter(unmask.transfer_schedule(masked, steps).T.tolist())
 
-    def _step(self, number: StepNumber, undecided: Undecided, counts: list[int] | None, deciding: Deciding) -> Step:
+    def _step(self, number: StepNumber, undecided: Undecided, counts: list[int] | None, usable: Usable) -> Step:
         canvas, block = number.canvas, number.block
         assert canvas is not None
         assert block is not None
         predicted = self._logits(number, block)
-        rows = predicted.at(undecided)
-        deciding.look(rows.amax(dim=-1), number)
-        tokens, values = self._decide(rows, undecided)
+        tokens, values, best = self._decide(undecided.logits(predicted), undecided)
         confidence = undecided.spread(values, outside=-torch.inf)
+        usable.look(confidence if best is None else undecided.spread(best, outside=-torch.inf), number)
         if counts is None:
             assert self.sampler.threshold is not None
             committed = unmask.select_above(confidence, self.sampler.threshold)
@@ -189,28 +191,31 @@ class _Loop:
         return replace(predicted, logits=without + (self.sampler.cfg + 1) * (with_prompt - without))
 
     def _decide(
-        self, logits: Float[Tensor, "row vocab"], undecided: Undecided
-    ) -> tuple[Int[Tensor, " row"], Float[Tensor, " row"]]:
-        """Token and confidence of each undecided position."""
+        self, logits: Float[Tensor, "*place vocab"], undecided: Undecided
+    ) -> tuple[Int[Tensor, "*place"], Float[Tensor, "*place"], Float[Tensor, "*place"] | None]:
+        """Token and confidence of each place, and what tells whether they can be used, if the confidence does not."""
         settings = self.sampler
+        if settings.logits_eos_inf or settings.confidence_eos_eot_inf:
+            logits = logits.clone()
         if settings.logits_eos_inf:
-            logits[:, self.eos_id] = -torch.inf
+            logits[..., self.eos_id].fill_(-torch.inf)
         noise = None
         if settings.temperature > 0:
-            shape = torch.Size((*undecided.where.shape, logits.shape[1]))  # of all positions, as the original draws
+            shape = torch.Size((*undecided.where.shape, logits.shape[-1]))  # of all positions, as the original draws
             noise = undecided.of(unmask.gumbel_noise(shape, logits.device))
         proposable = logits
         if settings.threshold is not None:
             proposable = logits.clone()
-            proposable[:, self.mask_id] = -torch.inf
+            proposable[..., self.mask_id].fill_(-torch.inf)
         tokens = unmask.propose_tokens(proposable, settings.temperature, noise)
         if settings.remasking == "random":
-            return tokens, undecided.of(torch.rand(undecided.where.shape, device=logits.device))
+            drawn = undecided.of(torch.rand(undecided.where.shape, device=logits.device))
+            return tokens, drawn, logits.amax(dim=-1) * 0
         if settings.confidence_eos_eot_inf:
-            logits[:, self.eot_id] = -torch.inf
+            logits[..., self.eot_id].fill_(-torch.inf)
             if settings.temperature == 0:
-                logits[:, self.eos_id] = -torch.inf
-        return tokens, unmask.token_probability(logits.double() if self.mmada else logits, tokens)
+                logits[..., self.eos_id].fill_(-torch.inf)
+        return tokens, unmask.token_probability(logits.double() if self.mmada else logits, tokens), None
 
     def _eos_reached(self, canvas: Int[Tensor, "batch position"], start: int) -> bool:
         """LLaDA's stop: every row has an eos behind the prompt with no mask before it."""

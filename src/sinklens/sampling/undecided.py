@@ -1,108 +1,112 @@
-"""The positions that a step may decide, asked for before its forward and known while the forward runs.
+"""The positions that a step may decide, and what the host has to know of them.
 
-How many there are decides the shapes of what follows, so the host has to know. Asked behind the forward, a card would
-stand still until the answer has reached the host and the next kernels have come back. Asked before it, the answer is
-there long before the forward ends, and the host is always ahead of the card. So too for logits that cannot be used: of
-a step on a card it is known with the next one's positions, or at the end of the run.
+On a processor they are picked out one by one. A card would have to tell how many they are before anything behind its
+forward could be launched, and would stand still meanwhile; there a whole window of positions is computed, those that
+are decided already included, and left alone afterwards. What the host must know all the same is asked for before a
+forward and read while it runs, or behind it and read when it has come: nothing waits.
 """
 
+from collections import deque
 from collections.abc import Callable
-from functools import cached_property
+from dataclasses import dataclass
 from math import isnan
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from sinklens.attention.outbox import Courier
 from sinklens.errors import ModelError
+from sinklens.sampling.predicted import Predicted
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Undecided:
-    """Positions of a canvas, one row behind the other. What is made of each of them is a `row`."""
+    """Some positions of a canvas: picked out, or as a window in which they lie. A `place` is one of either."""
 
-    def __init__(self, where: Bool[Tensor, "batch position"], answer: Callable[[], int]) -> None:
-        self.where, self._answer = where, answer
+    where: Bool[Tensor, "batch position"]
+    window: range | None  # None: picked out
 
-    @cached_property
-    def count(self) -> int:
-        """Waits for the answer."""
-        return self._answer()
+    def logits(self, predicted: Predicted) -> Float[Tensor, "*place vocab"]:
+        """Of every place; of a window, the very logits of the model."""
+        return predicted.at(self.where) if self.window is None else predicted.within(self.window)
 
-    @cached_property
-    def places(self) -> Int[Tensor, " row"]:
-        """In the flattened canvas."""
-        flat = self.where.flatten()
-        if not _on_card(flat):
-            return flat.nonzero().flatten()
-        return flat.byte().argsort(descending=True, stable=True)[: self.count]  # nothing waits for a sort
-
-    def of(self, values: Shaped[Tensor, "batch position *rest"]) -> Shaped[Tensor, " row *rest"]:
-        """A copy of the values there."""
-        return values.flatten(0, 1).index_select(0, self.places)
+    def of(self, values: Shaped[Tensor, "batch position *rest"]) -> Shaped[Tensor, "*place_and_rest"]:
+        """The values of every place."""
+        return values[self.where] if self.window is None else values[:, self.window.start : self.window.stop]
 
     def put(
-        self, values: Shaped[Tensor, " row"], canvas: Shaped[Tensor, "batch position"]
+        self, values: Shaped[Tensor, "*place"], onto: Shaped[Tensor, "batch position"]
     ) -> Shaped[Tensor, "batch position"]:
-        """A copy of the canvas with `values` there."""
-        return canvas.flatten().scatter(0, self.places, values).view(canvas.shape)
+        """A copy of `onto` with `values` at the positions themselves."""
+        if self.window is None:
+            return onto.masked_scatter(self.where, values)
+        there = onto.clone()
+        part = there[:, self.window.start : self.window.stop]
+        part.copy_(torch.where(self.of(self.where), values, part))
+        return there
 
-    def spread(self, values: Shaped[Tensor, " row"], *, outside: float) -> Shaped[Tensor, "batch position"]:
-        """`values` there, and `outside` elsewhere."""
+    def spread(self, values: Shaped[Tensor, "*place"], *, outside: float) -> Shaped[Tensor, "batch position"]:
+        """`values` at the positions themselves, and `outside` elsewhere."""
         return self.put(values, torch.full(self.where.shape, outside, dtype=values.dtype, device=values.device))
 
 
-class Deciding:
-    """What one run asks of its card."""
-
-    def __init__(self) -> None:
-        self._courier = Courier()
-        self._last: tuple[int, Tensor] | None = None  # a step, and 0 where its logits can be used, else NaN
-
-    def ask(self, where: Bool[Tensor, "batch position"]) -> Undecided:
-        """Before the forward of a step."""
-        last, self._last = self._last, None
-        arriving = self._courier.send(where.sum(), *(() if last is None else last[1:]))
-
-        def answer() -> int:
-            count, *usable = arriving()
-            if last is not None:
-                _refuse_unusable(float(usable[0]), last[0])
-            return int(count)
-
-        return Undecided(where, answer)
-
-    def look(self, best: Float[Tensor, " row"], step: int, *, now: bool = False) -> None:
-        """At the greatest logit of every row: a ModelError where there is no finite one (NaN, +inf, or all -inf).
-
-        Raised by a later call where the logits are on a card, unless `now`.
-        """
-        usable = (best * 0).sum()
-        if now or not _on_card(best):
-            _refuse_unusable(float(usable), step)
-        else:
-            self._last = (step, usable)
-
-    def end(self) -> None:
-        """After the last step."""
-        if self._last is not None:
-            step, usable = self._last
-            self._last = None
-            _refuse_unusable(float(usable), step)
-
-
-def refuse_unusable(logits: Float[Tensor, "row vocab"], step: int) -> None:
-    """`Deciding.look` at once, where there is no run."""
-    if logits.shape[0]:
-        _refuse_unusable(float((logits.amax(dim=-1) * 0).sum()), step)
-
-
-def _on_card(values: Tensor) -> bool:
+def on_card(values: Tensor) -> bool:
     return values.is_cuda
 
 
-def _refuse_unusable(usable: float, step: int) -> None:
-    if isnan(usable):
+def asked(value: Shaped[Tensor, ""]) -> Callable[[], Any]:
+    """A number on its way to the host, in the order of what is launched; the call waits for it."""
+    if not on_card(value):
+        return value.item
+    place = torch.empty((), dtype=value.dtype, pin_memory=True)
+    place.copy_(value, non_blocking=True)
+    arrived: Any = torch.cuda.current_stream(value.device).record_event()
+
+    def wait() -> Any:
+        arrived.synchronize()
+        return place.item()
+
+    wait.ready = arrived.query  # type: ignore[attr-defined]
+    return wait
+
+
+class Usable:
+    """Looks whether tokens could be chosen at all: a ModelError, of a step on a card some steps later."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, Any]] = deque()
+
+    def look(self, best: Float[Tensor, "*any"], step: int) -> None:
+        """NaN in `best`: the logits of `step` held something that is no number."""
+        if best.numel() == 0:
+            return
+        answer = asked(best.amax())
+        if not on_card(best):
+            _refuse_unusable(answer(), step)
+            return
+        self._waiting.append((step, answer))
+        while self._waiting and self._waiting[0][1].ready():
+            self._check()
+
+    def end(self) -> None:
+        """After the last step."""
+        while self._waiting:
+            self._check()
+
+    def _check(self) -> None:
+        step, answer = self._waiting.popleft()
+        _refuse_unusable(answer(), step)
+
+
+def refuse_unusable(logits: Float[Tensor, "*place vocab"], step: int) -> None:
+    """A ModelError, at once, where a row has no finite greatest logit: NaN, +inf, or nothing but -inf."""
+    if logits.numel():
+        _refuse_unusable(float((logits.amax(dim=-1) * 0).amax()), step)
+
+
+def _refuse_unusable(best: float, step: int) -> None:
+    if isnan(best):
         raise ModelError(
             f"the logits of step {step} hold NaN or infinite values at positions to be decided, so no token "
             "can be chosen; check the weights, or load the model in float32"

@@ -3,8 +3,8 @@
 They follow the released samplers of LLaDA, MMaDA and Dream to the draw: whoever sets torch's generator
 first gets the same random numbers in the same order.
 
-A `row` is one masked position, flattened over the batch in row-major order. A confidence over the canvas is
--inf where a position may not commit.
+A `place` is a position: one that is masked, in row-major order over the batch, or any of a window of the canvas. A
+confidence over the canvas is -inf where a position may not commit.
 """
 
 import torch
@@ -29,8 +29,8 @@ def gumbel_noise(shape: torch.Size, device: torch.device) -> Float64[Tensor, "..
 
 
 def propose_tokens(
-    logits: Float[Tensor, "row vocab"], temperature: float | int, noise: Float64[Tensor, "row vocab"] | None
-) -> Int[Tensor, " row"]:
+    logits: Float[Tensor, "*place vocab"], temperature: float | int, noise: Float64[Tensor, "*place vocab"] | None
+) -> Int[Tensor, "*place"]:
     """The token of each row: arg-max, or with temperature t arg-max of exp(l) / noise^t, a draw from
     softmax(l / t).
     """
@@ -39,7 +39,7 @@ def propose_tokens(
     return (logits.double().exp() / noise**temperature).argmax(dim=-1)
 
 
-def token_probability(logits: Float[Tensor, "row vocab"], tokens: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
+def token_probability(logits: Float[Tensor, "*place vocab"], tokens: Int[Tensor, "*place"]) -> Float[Tensor, "*place"]:
     """softmax(logits)[token], in the dtype of the logits."""
     return logits.softmax(dim=-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
@@ -67,25 +67,25 @@ def select_above(confidence: Float[Tensor, "batch position"], threshold: float |
     return (best | (confidence > threshold)) & (confidence > -torch.inf)
 
 
-def keep_top_p(logits: Float[Tensor, "row vocab"], top_p: float | int) -> Float[Tensor, "row vocab"]:
+def keep_top_p(logits: Float[Tensor, "*place vocab"], top_p: float | int) -> Float[Tensor, "*place vocab"]:
     """Drop what follows once the larger entries' mass exceeds `top_p`; the entry that crosses it stays."""
     ordered, order = logits.sort(dim=-1, descending=True)
     over = ordered.softmax(dim=-1).cumsum(dim=-1) > top_p
     drop = torch.zeros_like(over)
-    drop[:, 1:] = over[:, :-1]
+    drop[..., 1:] = over[..., :-1]
     dropped = torch.zeros_like(over).scatter(-1, order, drop)
     return logits.masked_fill(dropped, torch.finfo(logits.dtype).min)
 
 
-def keep_top_k(logits: Float[Tensor, "row vocab"], top_k: int) -> Float[Tensor, "row vocab"]:
+def keep_top_k(logits: Float[Tensor, "*place vocab"], top_k: int) -> Float[Tensor, "*place vocab"]:
     """Drop every logit below the `top_k`-th largest."""
-    least = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[:, -1:]
+    least = logits.topk(min(top_k, logits.shape[-1]), dim=-1).values[..., -1:]
     return logits.masked_fill(logits < least, torch.finfo(logits.dtype).min)
 
 
 def filtered_probabilities(
-    logits: Float[Tensor, "row vocab"], temperature: float | int, top_p: float | int | None, top_k: int | None
-) -> Float[Tensor, "row vocab"]:
+    logits: Float[Tensor, "*place vocab"], temperature: float | int, top_p: float | int | None, top_k: int | None
+) -> Float[Tensor, "*place vocab"]:
     """softmax after temperature, top_p and top_k, in this order; the filters act at temperature 0 too."""
     if temperature > 0:
         logits = logits / temperature
@@ -96,25 +96,27 @@ def filtered_probabilities(
     return logits.softmax(dim=-1)
 
 
-def draw_tokens(probabilities: Float[Tensor, "row vocab"], temperature: float | int) -> Int[Tensor, " row"]:
+def draw_tokens(probabilities: Float[Tensor, "*place vocab"], temperature: float | int) -> Int[Tensor, "*place"]:
     """The most probable token of each row, or with a temperature a categorical draw."""
     if temperature == 0:
         return probabilities.argmax(dim=-1)
     return torch.multinomial(probabilities, num_samples=1).squeeze(-1)
 
 
-def maskgit_plus(probabilities: Float[Tensor, "row vocab"], tokens: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
+def maskgit_plus(
+    probabilities: Float[Tensor, "*place vocab"], tokens: Int[Tensor, "*place"]
+) -> Float[Tensor, "*place"]:
     """The token's probability."""
     return probabilities.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
 
-def topk_margin(probabilities: Float[Tensor, "row vocab"]) -> Float[Tensor, " row"]:
+def topk_margin(probabilities: Float[Tensor, "*place vocab"]) -> Float[Tensor, "*place"]:
     """The largest probability minus the second largest."""
     largest = probabilities.topk(2, dim=-1).values
-    return largest[:, 0] - largest[:, 1]
+    return largest[..., 0] - largest[..., 1]
 
 
-def negative_entropy(probabilities: Float[Tensor, "row vocab"]) -> Float[Tensor, " row"]:
+def negative_entropy(probabilities: Float[Tensor, "*place vocab"]) -> Float[Tensor, "*place"]:
     """sum p ln(p + 1e-10)."""
     return (probabilities * torch.log(probabilities + 1e-10)).sum(dim=-1)
 

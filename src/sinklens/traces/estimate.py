@@ -5,7 +5,7 @@ from math import ceil
 from sinklens.errors import UsageError, choose
 from sinklens.traces.manifest import DETAILS
 
-BUFFER_BYTES = 64 * 2**20  # gathered before row groups are made of it
+BUFFER_BYTES = 32 * 2**20  # gathered before row groups are made of it
 
 # Bytes a value on disk: benchmarks/trace_sizes.py, zstd 3, split (docs/traces.md has the table).
 RECEIVED_BYTES, EXACT_RECEIVED_BYTES = 1.9, 3.3

@@ -31,7 +31,8 @@ class JoinedFile:
         self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - open until `close`
         self._unsynced = 0  # bytes
         self._footer: Struct = {}
-        self._groups: list[Struct] = []
+        self._groups: list[bytes] = []  # as they will stand in the footer: at the end there is no time for it
+        self._rows = 0
 
     def append(self, part: memoryview, turn: AbstractContextManager[Any]) -> None:
         """The row groups of one more file. Now and then what was written is seen to the disk."""
@@ -44,7 +45,8 @@ class JoinedFile:
             shift = self._file.tell() - len(MAGIC)
             for group in footer[GROUPS][1].values:
                 _shift(group, shift, ordinal=len(self._groups))
-                self._groups.append(group)
+                self._groups.append(thrift.write(group))
+                self._rows += group[GROUP_ROWS][1]
         self._file.write(part[len(MAGIC) : start])
         self._unsynced += start
         if self._unsynced >= SYNC_BYTES:
@@ -55,8 +57,7 @@ class JoinedFile:
     def close(self) -> None:
         """Write the footer of all."""
         if self._footer:
-            rows = sum(group[GROUP_ROWS][1] for group in self._groups)
-            self._footer[ROWS] = (I64, rows)
+            self._footer[ROWS] = (I64, self._rows)
             self._footer[GROUPS] = (thrift.LIST, Items(thrift.STRUCT, list(self._groups)))
             footer = thrift.write(self._footer)
             self._file.write(footer + len(footer).to_bytes(4, "little") + MAGIC)

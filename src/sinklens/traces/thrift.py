@@ -1,7 +1,7 @@
 """Thrift's compact protocol, as far as the footers of Parquet files need it: read into plain values, written back.
 
 A struct is a dict of its fields by number, in their order, each with its type; a list has a type and its items. There
-are no sets and maps in a footer.
+are no sets and maps in a footer. A struct inside another may be given as the bytes it was written to.
 """
 
 from dataclasses import dataclass, field
@@ -124,7 +124,7 @@ def _write_value(out: bytearray, kind: int, value: Any) -> None:
             _write_number(out, len(value.values))
         for item in value.values:
             _write_value(out, value.kind, item)
-    elif kind == STRUCT:
+    elif kind == STRUCT and not isinstance(value, bytes):  # bytes: written before
         _write_struct(out, value)
     else:
         out += value

@@ -1,0 +1,33 @@
+"""Logits of one forward, told by the position they are for."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Predicted:
+    """Logits for some positions of the canvas, those that may be decided among them."""
+
+    logits: Float[Tensor, "rows position vocab"]  # as the model gives them
+    positions: range  # that they stand at
+    shift: bool = False  # those at p are for p + 1, and position 0 keeps its own
+    computed: range | None = None  # by the forward; None: the whole canvas
+
+    def at(self, where: Bool[Tensor, "rows canvas"]) -> Float[Tensor, " row vocab"]:
+        """A copy of the logits for the True positions, row-major."""
+        return self._moved()[where[:, self.positions.start : self.positions.stop]]
+
+    def within(self, window: range) -> Float[Tensor, "rows window vocab"]:
+        """The logits for a window of positions: no copy, unless they have to be moved at position 0."""
+        first = window.start - self.positions.start
+        if not self.shift:
+            return self.logits[:, first : first + len(window)]
+        if first > 0:
+            return self.logits[:, first - 1 : first - 1 + len(window)]
+        return self._moved()[:, first : first + len(window)]
+
+    def _moved(self) -> Float[Tensor, "rows position vocab"]:
+        return torch.cat([self.logits[:, :1], self.logits[:, :-1]], dim=1) if self.shift else self.logits
