@@ -1,73 +1,21 @@
-import sys, time, tempfile, os
-from pathlib import Path
+import sys, time, cProfile, pstats, io
 sys.path.insert(0, "benchmarks")
 import torch
 from observe_gpu import random_model
 import sinklens as sl
-from sinklens.recording import identity, scribe
 from sinklens.sampling.generate import steps
-from sinklens.recording.scribe import SentSample, Scribe
-INJ='''
-import time, sys
-import sinklens.traces.files as F, sinklens.traces.makers as M, sinklens.recording.wire as W, sinklens.recording.rows as R, sinklens.traces.sample as S, sinklens.traces.joined as J, sinklens.traces.gather as G
-M.THREADS={n}; G.PART_BYTES={part}; S.BUFFER_BYTES={buf}
-acc={{}}
-def wrap(o,name,key=None):
-    old=getattr(o,name)
-    def f(*a,**k):
-        t=time.perf_counter(); c=time.thread_time()
-        try: return old(*a,**k)
-        finally:
-            e=acc.setdefault(key or name,[0,0.,0.,0.]); d=time.perf_counter()-t; e[0]+=1; e[1]+=d; e[2]+=time.thread_time()-c; e[3]=max(e[3],d)
-    setattr(o,name,f)
-wrap(W,"receive"); wrap(R.RowMaker,"rows"); wrap(S.SampleWriter,"add"); wrap(S.SampleWriter,"_flush"); wrap(M.Makers,"settle"); wrap(G.Gathering,"add","gather"); wrap(F,"_row_groups"); wrap(G.LayersPart,"columns"); wrap(J.JoinedFile,"append"); wrap(S.SampleWriter,"end"); wrap(F.SampleFiles,"close")
-oldsend=W.send
-def send(*a):
-    oldsend(*a)
-    sys.stderr.write("   helper "+str({{k:(v[0],round(1e3*v[1]),round(1e3*v[2]),round(1e3*v[3])) for k,v in acc.items()}})+chr(10)); sys.stderr.flush(); acc.clear()
-W.send=send
-'''
-base=scribe.COMMAND
-def inject(n=15,part=4<<20,buf=64<<20):
-    pre,post=base.split("from sinklens.recording.scribe")
-    scribe.COMMAND=pre+"exec("+repr(INJ.format(n=n,part=part,buf=buf))+"); from sinklens.recording.scribe"+post
 model = random_model("llada")
 prompt = torch.randint(0, 126000, (1, 64), generator=torch.Generator().manual_seed(0)).tolist()
-S = sl.LLaDASampler(steps=128, length=128, block=32)
 short = sl.LLaDASampler(steps=8, length=128, block=32)
-def sync(): torch.cuda.synchronize(); return time.perf_counter()
 groups = {"masked": lambda s: s.masked, "unmasked": lambda s: ~s.masked}
-def run(ctx, sampler=S, times=None):
-    t0=sync()
-    if ctx is None:
-        for _ in steps(model, prompt, sampler, graph=True):
-            if times is not None: times.append(time.perf_counter()-t0)
-    else:
-        with ctx() as found:
-            for _ in steps(model, prompt, sampler, graph=True):
-                del found.steps[:-1]
-                if times is not None: times.append(time.perf_counter()-t0)
-    return sync()-t0
 full=lambda: sl.observe(model, groups=groups, hidden_norms=True, ranks=True)
-run(None, short); run(full, short); run(None); 
-for rep in range(2): print("plain", round(run(None)*1e3), "full", round(run(full)*1e3), flush=True)
-from sinklens.recording.behind import Behind
-acc={}
-def wrap(cls,name):
-    old=getattr(cls,name)
-    def f(self,*a,**k):
-        t=time.perf_counter(); r=old(self,*a,**k); acc.setdefault(f"{cls.__name__}.{name}",[]).append(time.perf_counter()-t); return r
-    setattr(cls,name,f)
-for c,n in ((Behind,"do"),(Behind,"__exit__"),(SentSample,"add"),(SentSample,"end")): wrap(c,n)
-delay=0.8
-identity.hash_weights = lambda _: time.sleep(delay) or "x"
-with tempfile.TemporaryDirectory() as tmp:
-    sl.trace(model, prompt, short, to=Path(tmp)/"w", graph=True)
-    for i,(name,opt,inj) in enumerate((("full",{},{}), ("full",{},{}), ("full",{},{"n":10}), ("full",{},{"n":6}), ("full",{},{"part":8<<20}), ("full",{},{"part":2<<20}), ("full",{},{"buf":32<<20}), ("full",{},{"buf":128<<20}), ("no norms",{"norms":False},{}), ("sinks",{"detail":"sinks"},{}))):
-            inject(**inj)
-            p=run(None); ts=[]; acc.clear(); t0=sync()
-            sl.trace(model, prompt, S, to=Path(tmp)/f"{name}{i}", graph=True, progress=lambda *_: ts.append(time.perf_counter()-t0), **opt)
-            tot=sync()-t0-delay
-            d=[ts[0]-delay]+[b-a for a,b in zip(ts,ts[1:])]
-            print(f"trace {name} {inj}: total {1e3*tot:.0f} ({tot/p:.3f} of plain {1e3*p:.0f}); first {1e3*d[0]:.1f}; rest {1e3*(ts[-1]-ts[2])/(len(ts)-3):.2f} ms/step max {1e3*max(d[3:]):.1f}; tail {1e3*(tot+delay-ts[-1]):.1f}", flush=True)
-            print("   ", {k:(len(v),round(1e3*sum(v),1),round(1e3*max(v),1)) for k,v in acc.items()},flush=True)
+import contextlib
+for name,c in (("plain",contextlib.nullcontext),("full",full),("plain",contextlib.nullcontext),("full",full),("full",full)):
+    t0=time.perf_counter()
+    with c() as f:
+        it=steps(model,prompt,short,graph=True); t1=time.perf_counter(); next(it); t2=time.perf_counter(); torch.cuda.synchronize(); t3=time.perf_counter(); list(it)
+    print(name,"enter",round(1e3*(t1-t0),1),"first",round(1e3*(t2-t1),1),"sync",round(1e3*(t3-t2),1),flush=True)
+pr=cProfile.Profile()
+with full():
+    it=steps(model,prompt,short,graph=True); pr.enable(); next(it); pr.disable(); list(it)
+s=io.StringIO(); pstats.Stats(pr,stream=s).sort_stats("cumtime").print_stats(45); print(s.getvalue()[:6500])

@@ -1,16 +1,20 @@
 """What tracing costs on a GPU: a LLaDA-8B of random bf16 weights, a prompt of 64 tokens, 128 to generate.
 
-    PYTHONPATH=src python3 benchmarks/trace_gpu.py [--layers 32] [--steps 128] [--modes graph,eager]
+    PYTHONPATH=src python3 benchmarks/trace_gpu.py [--layers 32] [--steps 128] [--modes graph,eager] [--repeats 5]
 
-Milliseconds a step of plain generation and of tracing in the same run, the ratio of whole runs, and the size on disk;
-with steps launched by the host, and as a CUDA graph on both sides. A traced run counts from its first step to its last
-file. Hashing the weights for the manifest happens once and is told apart.
+Whole calls: `sl.generate` against the same run observed as a full trace does and forgotten, and `sl.trace`, from its
+first line to its last file on the disk. All ways in turn, `--repeats` times; the median of the ratios to the plain run
+of the same turn, with the lowest and highest. Hashing the weights for the manifest, once a call whatever the number of
+prompts, is told apart.
 """
 
 import argparse
+import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from observe_gpu import random_model
@@ -19,7 +23,7 @@ import sinklens as sl
 from sinklens.recording import identity
 from sinklens.sampling.generate import steps
 
-VARIANTS = {
+TRACES: dict[str, dict[str, Any]] = {
     "full": {},
     "full, no norms": {"norms": False},
     "sinks": {"detail": "sinks"},
@@ -32,49 +36,79 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--steps", type=int, default=128)
     parser.add_argument("--modes", default="graph,eager")
-    parser.add_argument("--skip-hash", action="store_true", help="do not time the hash of the weights")
+    parser.add_argument("--traces", default=";".join(TRACES))
+    parser.add_argument("--repeats", type=int, default=5)
     chosen = parser.parse_args()
     model = random_model("llada", chosen.layers)
-    prompt = torch.randint(0, 126000, (1, 64), generator=torch.Generator().manual_seed(0)).tolist()
-    sampler = sl.LLaDASampler(steps=chosen.steps, length=128, block=32)
-    short = sl.LLaDASampler(steps=8, length=128, block=32)
-    if not chosen.skip_hash:
-        print(f"hashing the weights: {timed(lambda: identity.hash_weights(model)):.1f} s", flush=True)
-    identity.hash_weights = lambda _: "timed apart"
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {chosen.repeats} turns")
     with tempfile.TemporaryDirectory() as scratch:
-        for graph in (mode == "graph" for mode in chosen.modes.split(",")):
-            sl.generate(model, prompt, short, graph=graph)  # warm
-            sl.trace(model, prompt, short, to=Path(scratch) / f"warm-{graph}", graph=graph)
-            plain = timed(lambda graph=graph: sl.generate(model, prompt, sampler, graph=graph))
-            print(f"{'graph' if graph else 'eager'}, plain: {1000 * plain / chosen.steps:.1f} ms a step", flush=True)
-            seen = timed(lambda graph=graph: observed(model, prompt, sampler, graph=graph))
-            print(f"  observed, not written: {1000 * seen / chosen.steps:.1f} ms a step, {seen / plain:.2f} x plain")
-            for name, options in VARIANTS.items():
-                folder = Path(scratch) / f"{graph}-{name}".replace(" ", "-").replace(",", "")
-                times: list[float] = []
-                note = lambda *_, times=times: times.append(time.perf_counter())  # noqa: E731
-                sl.trace(model, prompt, sampler, to=folder, progress=note, graph=graph, **options)
-                step = (time.perf_counter() - times[0]) / (chosen.steps - 1)
-                size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-                shown = f"{1000 * step:.1f} ms a step, {step * chosen.steps / plain:.2f} x plain, {size / 1e6:.1f} MB"
-                print(f"  {name}: {shown}", flush=True)
+        bench = Bench(model, Path(scratch), steps=chosen.steps)
+        for mode in chosen.modes.split(","):
+            bench.run(mode, chosen.traces.split(";"), repeats=chosen.repeats)
+        print(f"hashing the weights: {statistics.median(bench.hashing):.2f} s a call")
     print(f"peak memory {torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
 
 
-def observed(model, prompt, sampler, *, graph: bool) -> None:
-    """What a full trace measures, forgotten step by step."""
-    groups = {"masked": lambda step: step.masked, "unmasked": lambda step: ~step.masked}
-    with sl.observe(model, groups=groups, hidden_norms=True, ranks=True) as found:
-        for _ in steps(model, prompt, sampler, graph=graph):
-            del found.steps[:-1]
+class Bench:
+    def __init__(self, model: Any, folder: Path, *, steps: int) -> None:
+        self.model, self.folder, self.steps = model, folder, steps
+        self.prompt = torch.randint(0, 126000, (1, 64), generator=torch.Generator().manual_seed(0)).tolist()
+        self.sampler = sl.LLaDASampler(steps=steps, length=128, block=32)
+        self.hashing: list[float] = []
+        self.sizes: dict[str, float] = {}
+        self.calls = 0
+        hash_weights = identity.hash_weights
 
+        def timed_hash(given: Any) -> str | None:
+            began = time.perf_counter()
+            found = hash_weights(given)
+            self.hashing.append(time.perf_counter() - began)
+            return found
 
-def timed(run) -> float:
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    run()
-    torch.cuda.synchronize()
-    return time.perf_counter() - began
+        identity.hash_weights = timed_hash
+
+    def run(self, mode: str, names: list[str], *, repeats: int) -> None:
+        graph = mode == "graph"
+        ways: dict[str, Callable[[], None]] = {
+            "plain": lambda: sl.generate(self.model, self.prompt, self.sampler, graph=graph),
+            "observed": lambda: self.observed(graph=graph),
+            **{name: lambda name=name: self.trace(name, graph=graph) for name in names},
+        }
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        for turn in range(repeats + 1):
+            for name, way in ways.items():
+                took = self.timed(way)
+                if turn:  # the first is to warm up
+                    times[name].append(took)
+        for name, seconds in times.items():
+            ratios = [mine / plain for mine, plain in zip(seconds, times["plain"], strict=True)]
+            shown = f"{1000 * statistics.median(seconds) / self.steps:.1f} ms a step"
+            if name != "plain":
+                shown += f", {statistics.median(ratios):.3f} x plain ({min(ratios):.3f} to {max(ratios):.3f})"
+            size = f", {self.sizes[name]:.1f} MB" if name in self.sizes else ""
+            print(f"{mode}, {name}: {shown}{size}", flush=True)
+
+    def timed(self, way: Callable[[], None]) -> float:
+        """Seconds, but for the hash."""
+        hashed = len(self.hashing)
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        way()
+        torch.cuda.synchronize()
+        return time.perf_counter() - began - sum(self.hashing[hashed:])
+
+    def trace(self, name: str, *, graph: bool) -> None:
+        self.calls += 1
+        folder = self.folder / str(self.calls)
+        sl.trace(self.model, self.prompt, self.sampler, to=folder, graph=graph, **TRACES[name])
+        self.sizes[name] = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
+
+    def observed(self, *, graph: bool) -> None:
+        """What a full trace measures, forgotten step by step."""
+        groups = {"masked": lambda step: step.masked, "unmasked": lambda step: ~step.masked}
+        with sl.observe(self.model, groups=groups, hidden_norms=True, ranks=True) as found:
+            for _ in steps(self.model, self.prompt, self.sampler, graph=graph):
+                del found.steps[:-1]
 
 
 if __name__ == "__main__":
