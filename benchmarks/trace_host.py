@@ -205,8 +205,8 @@ def sent(card: Card, steps: int, seconds: float, folder: Path, *, detail: str) -
     with Scribe() as scribe:
         run = Run(card, steps=steps, seconds=seconds)
         begin = Begin(
-            folder=folder, number=0, manifest={"detail": detail, "model": names}, storage=Storage.of(exact=False),
-            spec=Shape.spec, wanted=run.wanted, prompt=run.canvas,
+            folder=folder, number=0, steps=steps, manifest={"detail": detail, "model": names},
+            storage=Storage.of(exact=False), spec=Shape.spec, wanted=run.wanted, prompt=run.canvas,
         )  # fmt: skip
         sample = scribe.sample(begin, nullcontext)
         time.sleep(1.0)  # it has started

@@ -130,6 +130,7 @@ def _record(plan: Plan, number: int, writer: TraceWriter, scribe: Scribe | None,
         begin = Begin(
             folder=folder,
             number=number,
+            steps=plan.steps,
             manifest=writer.manifest,
             storage=writer.storage,
             spec=plan.model.spec,

@@ -157,7 +157,7 @@ def test_an_interrupt_while_row_groups_are_made_loses_none(tmp_path: Path, monke
                     sample.add(rows)
                 with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
                     patch.setattr(Future, "result", interrupted)
-                    sample._files.makers.settle()
+                    sample._makers.settle()
                 sample.end(end_of(number))
         writer.finish()
     assert next(results) > 1

@@ -1,15 +1,16 @@
 """Numbers on their way to host memory while the card goes on with the next step.
 
 What a CUDA graph writes is copied aside on the card, which takes no time, and from there to pinned memory on a stream
-of its own, all tensors in one piece. A few such places are used in turn: what is still unread when its turn comes again
-moves on to ordinary memory. Tensors that nobody overwrites need no place aside.
+of its own, all tensors in one piece. There are as many such places as are needed, up to a few: then what has waited for
+longest moves on to ordinary memory. Tensors that nobody overwrites need no place aside.
 """
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate, cycle
+from itertools import accumulate
 from threading import Lock
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-FEWEST, MOST = 2, 8  # places
+FEWEST, MOST = 2, 11  # places
 ALIGNED = 16  # bytes: where a tensor may begin
 PINNED_BYTES = 2**26  # that they take, unless the fewest take more
 
@@ -57,6 +58,11 @@ class Parcel:
         self._copies: list[Tensor] = []
         self._opening = Lock()  # the run and whoever writes behind it may both come
 
+    @property
+    def moved(self) -> bool:
+        """Its place is free."""
+        return self._place is None
+
     def open(self) -> list[Tensor]:
         """In ordinary memory; waits until they are there."""
         with self._opening:
@@ -82,21 +88,17 @@ class Outbox:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors, self._layout = list(tensors), Layout(tensors)
-        size = self._layout.bytes
-        self._aside = torch.empty(size, dtype=torch.uint8, device=tensors[0].device)
+        self._aside = torch.empty(self._layout.bytes, dtype=torch.uint8, device=tensors[0].device)
         self._parts = self._layout.apart(self._aside)
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._aside.record_stream(self._stream)  # nobody else gets its memory while a copy from it is under way
-        places = max(FEWEST, min(MOST, PINNED_BYTES // max(1, size)))
-        self._turns = cycle([_Place(pinned=_pinned(self._aside)) for _ in range(places)])
+        self._most = max(FEWEST, min(MOST, PINNED_BYTES // max(1, self._layout.bytes)))
+        self._places: deque[_Place] = deque()  # the one whose numbers were sent first is in front
         self._last: Any = None  # the event behind the last copy from aside
 
     def send(self) -> Parcel:
         """After a run was launched. Nothing waits but, on the card, for the copies of the run before."""
-        place = next(self._turns)
-        unread = None if place.parcel is None else place.parcel()
-        if unread is not None:
-            unread.open()
+        place = self._place()
         main = torch.cuda.current_stream()
         if self._last is not None:
             main.wait_event(self._last)
@@ -108,7 +110,23 @@ class Outbox:
             self._last = place.arrived = self._stream.record_event()
         parcel = Parcel(place, self._layout)
         place.parcel = weakref.ref(parcel)
+        self._places.append(place)
         return parcel
+
+    def _place(self) -> _Place:
+        """One that nobody will read, or a new one, or the oldest."""
+        for place in self._places:
+            parcel = None if place.parcel is None else place.parcel()
+            if parcel is None or parcel.moved:
+                self._places.remove(place)
+                return place
+        if len(self._places) < self._most:
+            return _Place(pinned=_pinned(self._aside))
+        oldest = self._places.popleft()
+        unread = None if oldest.parcel is None else oldest.parcel()
+        if unread is not None:
+            unread.open()
+        return oldest
 
 
 class Courier:

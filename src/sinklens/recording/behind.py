@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from types import TracebackType
 
-ROOM = 4  # pieces that may wait; then the run waits
+ROOM = 8  # pieces that may wait; then the run waits
 TURN = 0.0005  # seconds
 
 

@@ -29,7 +29,7 @@ from sinklens.errors import SinklensError, TraceError
 from sinklens.recording import wire
 from sinklens.recording.rows import AttentionNumbers, RowMaker, StepNumbers
 from sinklens.recording.wanted import Wanted
-from sinklens.traces.files import Guard
+from sinklens.traces.files import Guard, warm_up
 from sinklens.traces.makers import Makers
 from sinklens.traces.rows import SampleEnd
 from sinklens.traces.sample import SampleWriter
@@ -50,6 +50,7 @@ class Begin:
 
     folder: Path
     number: int
+    steps: int  # it is likely to have
     manifest: dict[str, Any]
     storage: Storage
     spec: ModelSpec
@@ -61,18 +62,21 @@ class LocalSample:
     """A sample that this process writes."""
 
     def __init__(self, begin: Begin, guard: Guard, makers: Makers | None = None) -> None:
-        makers = Makers() if makers is None else makers
         self._writer = SampleWriter(
-            begin.folder, begin.number, manifest=begin.manifest, storage=begin.storage, guard=guard, makers=makers
+            begin.folder,
+            begin.number,
+            manifest=begin.manifest,
+            storage=begin.storage,
+            guard=guard,
+            makers=makers,
+            steps=begin.steps,
         )
         self._maker = RowMaker(begin.spec, begin.wanted, begin.prompt)
-        self._turn, self._copy = makers.turn, begin.wanted.detail == "sinks"  # whose steps wait for their neighbours
+        self._copy = begin.wanted.detail == "sinks"  # whose steps wait for their neighbours
 
     def add(self, numbers: StepNumbers) -> None:
         """Arrays of `numbers` are not looked at afterwards."""
-        with self._turn:
-            rows = self._maker.rows(numbers)
-        self._writer.add(rows, copy=self._copy)
+        self._writer.add(self._maker.rows(numbers), copy=self._copy)
 
     def end(self, end: SampleEnd) -> None:
         """What is known now; then all of it is on the disk."""
@@ -154,8 +158,9 @@ class SentSample:
     def __init__(self, scribe: Scribe, begin: Begin, guard: Guard) -> None:
         self._scribe, self._guard = scribe, guard
         told = {name: vars(getattr(begin, name)) for name in ("storage", "spec", "wanted")}
-        plain = {"folder": str(begin.folder), "number": begin.number, "prompt": begin.prompt}
-        self._send({"begin": plain | told | {"manifest": json.dumps(begin.manifest)}})
+        plain = {"number": begin.number, "steps": begin.steps, "prompt": begin.prompt}
+        texts = {"folder": str(begin.folder), "manifest": json.dumps(begin.manifest)}
+        self._send({"begin": plain | told | texts})
 
     def add(self, numbers: StepNumbers) -> None:
         seen = numbers.attention
@@ -182,11 +187,13 @@ def serve(descriptor: int, parent: int) -> None:
     _keep_memory()
     _end_with(parent)
     channel = socket.socket(fileno=descriptor)
+    makers = Makers(Lock())
+    warm_up(makers)
     sample: LocalSample | None = None
     while (message := wire.receive(channel)) is not None:
         try:
             if "begin" in message:
-                sample = LocalSample(_begin(**message["begin"]), nullcontext, Makers(Lock()))
+                sample = LocalSample(_begin(**message["begin"]), nullcontext, makers)
             elif sample is not None and "step" in message:
                 sample.add(_numbers(**message["step"]))
             elif sample is not None and "end" in message:

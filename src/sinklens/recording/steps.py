@@ -49,6 +49,7 @@ class Recorder:
         self.canvas: Int[np.ndarray, " position"] = np.array(prompt)
         self._run = steps(model, [prompt], sampler, seed=seed, graph=graph)
         self._causal: bool = model.spec.causal
+        self._graph = graph
         self._index = 0
         self._courier = Courier()
         self._open = ExitStack()  # the observer's context
@@ -85,13 +86,19 @@ class Recorder:
                 "Step for each forward"
             )
         del seen.steps[:-1]
+        if not (self._causal or self.wanted.stores(self._index)):
+            return step, None
         if self._causal:  # a cache is fed by a part of the model, whose forward ends when the next one begins
             seen.steps[0].pack()
         return step, seen.steps[0]
 
     def _observer(self) -> Observation | None:
-        """What observes this step: the same as the last one as long as the same is asked; entering one takes time."""
-        stored, maps = self.wanted.stores(self._index), tuple(self.wanted.maps_at(self._index))
+        """What observes this step: the same as the last one as long as the same is asked; entering one takes time.
+
+        So does capturing a graph of what it measures: there steps that are not kept are observed too.
+        """
+        stored = self._graph or self.wanted.stores(self._index)
+        maps = tuple(self.wanted.maps_at(self._index))
         asked = (stored, maps) if stored or self._causal else None
         if asked != self._asked:
             self._open.close()

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sinklens.files import sync
-from sinklens.traces.gather import Part
+from sinklens.traces.gather import PART_BYTES, Part, RowsPart
 from sinklens.traces.joined import JoinedFile
 from sinklens.traces.makers import Makers, Turn
 from sinklens.traces.pack import Lists
@@ -41,7 +41,7 @@ class SampleFiles:
     ) -> None:
         self.folder = folder
         self.sample = sample
-        self.makers = makers
+        self._makers = makers
         self._schemas = {table: schema(table, causal=causal, detail=detail) for table in TABLES}
         self._storage = storage
         self._guard = guard
@@ -50,16 +50,14 @@ class SampleFiles:
     def write(self, table: str, part: Part) -> None:
         """Row groups. Columns that are missing are null, `sample` is added. Arrays must stay as they are."""
         make = partial(_row_groups, self._schemas[table], part, self.sample, self._storage)
-        self.makers.make(make, partial(self._join, table))
+        self._makers.make(make, partial(self._join, table))
 
     def _join(self, table: str, made: memoryview, turn: Turn) -> None:
         with self._guard():
             self._file(table).append(made, turn)
 
     def close(self) -> None:
-        """End every file and wait until all are on the disk."""
-        self.makers.settle()
-        self.makers.close()
+        """All is joined: end every file and wait until all are on the disk."""
         with self._guard():
             while self._files:
                 table, file = next(iter(self._files.items()))
@@ -70,7 +68,6 @@ class SampleFiles:
 
     def abandon(self) -> None:
         """Let go of the files; what they hold is thrown away with the folder."""
-        self.makers.abandon()
         for file in self._files.values():
             file.abandon()
         self._files.clear()
@@ -125,3 +122,15 @@ def _joined(pieces: Any) -> Any:
 def lists_of(arrays: Sequence[Any]) -> Lists:
     """A list column from one array a row."""
     return Lists(values=[np.asarray(array) for array in arrays], lengths=np.array([[len(array) for array in arrays]]))
+
+
+def warm_up(makers: Makers) -> None:
+    """Row groups of no meaning in every thread: their memory is there then, and what is imported late."""
+    storage, wanted = Storage(), schema("attention", causal=False, detail="full")
+    keys, columns = 256, ("received", "received_masked", "received_unmasked", "output_norm")
+    rows = PART_BYTES // (4 * keys * len(columns))
+    numbers = np.linspace(0, 1, rows * keys, dtype=np.float32)[None]
+    lists = Lists(values=numbers, lengths=np.full((1, rows), keys))
+    one = np.zeros(rows, np.int32)
+    given = dict.fromkeys(columns, lists) | dict.fromkeys(("step", "layer", "head"), one)
+    makers.each(lambda: _row_groups(wanted, RowsPart(given=given, rows=rows), 0, storage, makers.turn).release())

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from threading import Barrier
 from typing import Any
 
 THREADS = max(1, min(16, (os.cpu_count() or 1) - 1))
@@ -36,6 +37,17 @@ class Makers:
         """`then` with what `work` gives, after those that were asked for before. Each takes its turn."""
         made = self._threads.submit(work, self.turn)
         self._joining.append(self._joiner.submit(lambda: then(made.result(), self.turn)))
+
+    def each(self, work: Callable[[], None]) -> None:
+        """Once in every thread."""
+        together = Barrier(THREADS)
+
+        def run() -> None:
+            together.wait()
+            work()
+
+        for one in [self._threads.submit(run) for _ in range(THREADS)]:
+            one.result()
 
     def settle(self) -> None:
         """Wait until everything that was asked for is handed on."""

@@ -18,6 +18,7 @@ from sinklens.traces.schema import groups_of
 from sinklens.traces.sifting import Sifter
 from sinklens.traces.storage import Storage
 
+TAPER = (6, 3, 1)  # steps that are left when a large sample is flushed once more: little is to be done at its end
 SIFTED_BYTES = 32 * 2**20  # of sums on their way through the sifter
 EXACT = Storage.of(exact=True)  # it is rounded when its row group is made
 
@@ -34,20 +35,23 @@ class SampleWriter:
         storage: Storage,
         guard: Guard,
         makers: Makers | None = None,
+        steps: int | None = None,
     ) -> None:
-        makers = Makers() if makers is None else makers
+        """makers: that serve other samples too; steps: how many will come, if that is known."""
+        self._makers, self._own = Makers() if makers is None else makers, makers is None
+        self._taper = () if steps is None else tuple(steps - left for left in TAPER)
         kind = {"causal": manifest["model"]["causal"], "detail": manifest["detail"]}
-        self._files = SampleFiles(folder, sample=number, **kind, storage=storage, guard=guard, makers=makers)
+        self._files = SampleFiles(folder, sample=number, **kind, storage=storage, guard=guard, makers=self._makers)
         self._groups = groups_of(manifest["model"]["causal"])
         self._model_heads = int(manifest["model"]["heads"])
         self._sifter: Sifter | None = None
         if manifest["detail"] == "sinks":
-            self._sifter = Sifter(makers.submit, storage=storage, model_heads=self._model_heads)
+            self._sifter = Sifter(self._makers.submit, storage=storage, model_heads=self._model_heads)
         self._lines: list[dict[str, Any]] = []  # of the table `steps`, and the seconds
         self._maps: list[dict[str, Any]] = []
         self._gathering = Gathering()
         self._shape: tuple[Any, ...] | None = None
-        self._bytes = self._count = self._positions = 0
+        self._bytes = self._count = self._positions = self._flushes = 0
         self.ended = False
 
     def add(self, rows: StepRows, *, copy: bool = True) -> None:
@@ -62,6 +66,9 @@ class SampleWriter:
         self._lines.append(_line(rows))
         self._bytes += rows.ids.nbytes + rows.confidence.nbytes
         if self._bytes >= BUFFER_BYTES:
+            self._flush()
+            self._flushes += 1
+        elif self._flushes and self._count in self._taper:
             self._flush()
 
     def end(self, end: SampleEnd) -> None:
@@ -91,10 +98,14 @@ class SampleWriter:
 
     def close(self) -> None:
         """After the end: all of it is on the disk then."""
+        self._makers.settle()
         self._files.close()
+        if self._own:
+            self._makers.close()
 
     def abandon(self) -> None:
         """Let go of the files; what they hold is thrown away with the folder."""
+        self._makers.abandon()
         self._files.abandon()
 
     def _add_attention(self, step: int, rows: AttentionRows, *, copy: bool) -> None:
@@ -126,11 +137,10 @@ class SampleWriter:
         self._shape = shape
 
     def _keep(self, step: int, tables: dict[str, Packed]) -> None:
-        with self._files.makers.turn:
-            self._bytes += self._gathering.add(step, tables)
+        self._bytes += self._gathering.add(step, tables)
 
     def _flush(self) -> None:
-        self._files.makers.settle()  # what was flushed before has had the time of a buffer: no more than two are full
+        self._makers.settle()  # what was flushed before has had the time of a buffer: no more than two are full
         for table, part in self._gathering.take():
             self._files.write(table, part)
         for table, lines in (("steps", self._lines), ("timing", self._lines), ("maps", self._maps)):
