@@ -4,9 +4,9 @@
         [--variants received,groups,norms,mask,drop] [--json FILE]
 
 For each sequence length and variant: the time of a plain step and of the other one, in turn in the same run, the median
-of five ratios with the lowest and highest, and the peak memory that is added. Eight steps are timed at once, until the
-last copy has arrived. "eager": both sides are launched by the host. "graph": both are captured in a CUDA graph
-(sampling/graphs.py), copies to the host included.
+of five ratios with the lowest and highest, and the peak memory that is added. Eight steps are timed at once (long ones
+two), until the last copy has arrived. "eager": both sides are launched by the host. "graph": both are captured in a
+CUDA graph (sampling/graphs.py), copies to the host included.
 
     received   attention received by every key
     groups     the same, told apart by masked and unmasked queries; relative to `received`
@@ -40,7 +40,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llada": {"layers": 32, "heads": 32, "kv_heads": 32, "width": 4096, "mlp_width": 12288, "rows": 126464},
     "dream": {"layers": 28, "heads": 28, "kv_heads": 4, "width": 3584, "mlp_width": 18944, "rows": 152064},
 }
-BLOCKS, STEPS = 5, 8
+BLOCKS, STEPS, LONG_MS = 5, 8, 120  # a step that takes longer is timed two at a time
 Enter = Callable[[], AbstractContextManager[Any]]
 
 
@@ -89,17 +89,17 @@ class Side:
         if hasattr(self.seen, "steps"):
             self.seen.steps.clear()
 
-    def milliseconds(self) -> float:
+    def milliseconds(self, steps: int = STEPS) -> float:
         """Of a step, among others."""
         with nullcontext(self.seen) if self._graph is not None else self.enter() as self.seen:
             run = self.model if self._graph is None else self._graph.run
             self.step(run)
             torch.cuda.synchronize()
             began = time.perf_counter()
-            for _ in range(STEPS):
+            for _ in range(steps):
                 self.step(run)
             torch.cuda.synchronize()
-            return 1000 * (time.perf_counter() - began) / STEPS
+            return 1000 * (time.perf_counter() - began) / steps
 
 
 def variants(model: DiffusionTransformer, names: list[str]) -> dict[str, tuple[Enter, str]]:
@@ -126,9 +126,10 @@ def measure(
     Side(model, ids, nullcontext, graph=graph)  # workspaces that any first forward makes
     sides = {name: Side(model, ids, enter, graph=graph) for name, enter in enters.items()}
     times: dict[str, list[float]] = {name: [] for name in sides}
+    steps = STEPS if sides["plain"].milliseconds(1) < LONG_MS else 2
     for _ in range(BLOCKS):
         for name, side in sides.items():
-            times[name].append(side.milliseconds())
+            times[name].append(side.milliseconds(steps))
     rows = []
     for name, (_, base) in chosen.items():
         ratios = [ours / theirs for ours, theirs in zip(times[name], times[base], strict=True)]

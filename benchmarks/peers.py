@@ -148,6 +148,10 @@ def resident_gib(process: int) -> float:
 
 def longest(name: str, chosen: argparse.Namespace) -> str:
     """The longest prompt that fits, by doubling, in words."""
+    if chosen.device != "cpu":
+        more = ("--climb", str(chosen.longest), "--limit", str(chosen.limit))
+        done = subprocess.run(command(name, chosen, *more), capture_output=True, text=True, check=False, env=offline())
+        return done.stdout.strip() or f"not known: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
     length = START
     while length <= chosen.longest:
         answer = fits(name, length, chosen)

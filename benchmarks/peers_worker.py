@@ -1,10 +1,12 @@
 """One way of getting incoming attention, measured in a process of its own; `benchmarks/peers.py` starts it.
 
     python benchmarks/peers_worker.py METHOD --model FOLDER --out FOLDER --lengths 256,512 [--device cuda] [--repeats 5]
-    python benchmarks/peers_worker.py METHOD --model FOLDER --once 4096 [--device cuda --limit 24]
+    python benchmarks/peers_worker.py METHOD --model FOLDER --once 4096
+    python benchmarks/peers_worker.py METHOD --model FOLDER --climb 131072 --device cuda --limit 24
 
 The first form writes METHOD-S.json and METHOD-S.npy (the column sums) for every length S; the second runs one observed
-forward and nothing else, so that the longest one can be found. FOLDER holds a checkpoint and prompt.json. Only the
+forward and nothing else, so that the longest one can be found; the third finds it on a GPU, where a process that asks
+for too much can go on. FOLDER holds a checkpoint and prompt.json. Only the
 method's own packages are imported: this file runs in the environment of each peer. Every forward computes the logits of
 the last token only; those of all tokens would hide what attention takes.
 """
@@ -26,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+CLIMB_FROM = 2048  # tokens
 OVER = 3  # exit status: out of the memory that --limit allows
 MMAP_THRESHOLD = -3  # glibc's M_MMAP_THRESHOLD
 Run = Callable[[], Any]
@@ -265,14 +268,29 @@ def measure(name: str, chosen: argparse.Namespace) -> None:
 
 
 def once(name: str, chosen: argparse.Namespace) -> int:
-    if chosen.device != "cpu":
-        total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, chosen.limit * 2**30 / total))
     try:
         ids = prompt(chosen.model, chosen.once, device=chosen.device)
         METHODS[name](chosen.model, device=chosen.device).observed(ids)
     except torch.OutOfMemoryError:
         return OVER
+    return 0
+
+
+def climb(name: str, chosen: argparse.Namespace) -> int:
+    """Says the longest prompt that fits."""
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, chosen.limit * 2**30 / total))
+    method, length, fitted = METHODS[name](chosen.model, device=chosen.device), CLIMB_FROM, 0
+    while length <= chosen.climb:
+        try:
+            method.observed(prompt(chosen.model, length, device=chosen.device))
+        except torch.OutOfMemoryError:
+            print(fitted or f"under {length}")
+            return 0
+        gc.collect()
+        torch.cuda.empty_cache()
+        fitted, length = length, 2 * length
+    print(f"at least {fitted}")
     return 0
 
 
@@ -291,6 +309,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--lengths", default="256")
     parser.add_argument("--once", type=int)
+    parser.add_argument("--climb", type=int, help="tokens to try at most, on a GPU")
     parser.add_argument("--limit", type=float, default=24.0, help="GiB on the GPU")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
@@ -299,6 +318,8 @@ def main() -> int:
     with torch.no_grad():
         if chosen.once is not None:
             return once(chosen.method, chosen)
+        if chosen.climb is not None:
+            return climb(chosen.method, chosen)
         measure(chosen.method, chosen)
     return 0
 

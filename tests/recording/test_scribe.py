@@ -76,6 +76,24 @@ def test_a_causal_run(tmp_path: Path, elsewhere: list[Scribe], monkeypatch: pyte
     assert files_of(tmp_path / "there") == files_of(tmp_path / "here")
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"every": 3}, {"detail": "sinks"}])
+def test_steps_of_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    """Numbers are lent from where they arrived; launched steps give the same ones, but for rounding."""
+    model, prompts = sl.load("tiny-llada", device="cuda"), ["Question: 1 + 1 = ?", "Question: 2 + 3 = ?"]
+    given: dict[str, Any] = {"prompts": prompts, "sampler": sl.LLaDASampler(steps=40, length=40, block=20), **options}
+    here = sl.trace(model, to=tmp_path / "here", graph=True, **given)
+    launched = sl.trace(model, to=tmp_path / "launched", **given)
+    monkeypatch.setattr(run, "wants_scribe", lambda _: True)
+    sl.trace(model, to=tmp_path / "there", graph=True, **given)
+    assert files_of(tmp_path / "there") == files_of(tmp_path / "here") != {}
+    for sample in here.samples:
+        ours, theirs = (trace.layer(sample, 3, groups=True, norms=True) for trace in (here, launched))
+        np.testing.assert_array_equal(ours.steps, theirs.steps)
+        np.testing.assert_allclose(ours.received, theirs.received, rtol=2e-3, atol=1e-3)
+        np.testing.assert_allclose(ours.key_norm, theirs.key_norm, rtol=2e-2)
+
+
 def traced(golden: Path, folder: Path, **options: Any) -> Any:
     return sl.trace(sl.load(golden / "llada"), [PROMPT, PROMPT[:2]], SAMPLERS["llada"], to=folder, **options)
 
