@@ -23,8 +23,9 @@ from sinklens.attention.observation import Observation, StepObservation
 from sinklens.attention.packed import Arrived, Measured, Packed
 from sinklens.attention.record import Record
 from sinklens.recording.behind import Behind
+from sinklens.recording.local import Begin
 from sinklens.recording.rows import RowMaker
-from sinklens.recording.scribe import Begin, Scribe
+from sinklens.recording.scribe import Scribe
 from sinklens.recording.steps import Recorder
 from sinklens.recording.wanted import Wanted
 from sinklens.sampling.step import Step

@@ -6,6 +6,7 @@ One prompt after the other: each is a sample of its own, written when it is whol
 """
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -18,9 +19,10 @@ import torch
 
 from sinklens.recording.behind import Behind
 from sinklens.recording.identity import describe_tokens
+from sinklens.recording.local import Begin, LocalSample
 from sinklens.recording.plan import Plan, plan_trace
 from sinklens.recording.rows import StepNumbers
-from sinklens.recording.scribe import Begin, LocalSample, Scribe, SentSample
+from sinklens.recording.scribe import Scribe, SentSample
 from sinklens.recording.steps import Recorder
 from sinklens.sampling.generate import finish
 from sinklens.sampling.step import Sampler
@@ -122,7 +124,8 @@ def _what_computed(recorded: Trace) -> dict[str, Any]:
 
 def wants_scribe(plan: Plan) -> bool:
     """Whether samples are written by another process: where steps are short and much is to be written."""
-    return plan.model.device.type == "cuda" and plan.estimate() >= SCRIBE_BYTES * len(plan.ids)
+    short_steps = plan.model.device.type == "cuda" and sys.platform == "linux"
+    return short_steps and plan.estimate() >= SCRIBE_BYTES * len(plan.ids)
 
 
 def _record(plan: Plan, number: int, writer: TraceWriter, scribe: Scribe | None, progress: Progress | None) -> None:

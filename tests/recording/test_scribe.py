@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as hnp
 import sinklens as sl
 from sinklens import run
 from sinklens.errors import TraceError
-from sinklens.recording import scribe, wire
+from sinklens.recording import scribe, serve, wire
 from sinklens.recording.scribe import Scribe
 
 PROMPT = [1, 5, 9, 3]
@@ -149,7 +149,7 @@ def test_a_disk_that_refuses_is_told_as_here(
     ],
 )
 def test_what_went_wrong_is_told(raised: Exception, expected: type[Exception]) -> None:
-    told = scribe._told(raised)
+    told = serve._told(raised)
     error = scribe._error_of(told["error"], told["told"])
     assert type(error) is expected and str(raised) in str(error)
 
@@ -181,7 +181,7 @@ def running(process: int) -> bool:
 
 
 def test_it_imports_no_torch() -> None:
-    code = "import sinklens.recording.scribe, sys; print('torch' in sys.modules)"
+    code = "import sinklens.recording.scribe, sinklens.recording.serve, sys; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
@@ -233,3 +233,43 @@ def test_a_large_message_in_pieces_and_one_that_is_cut() -> None:
         with pytest.raises(ConnectionResetError, match="in the middle of a message"):
             wire.receive(theirs)
         os.waitpid(child, 0)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+import sinklens as sl
+from sinklens import run
+from sinklens.traces import sample
+run.wants_scribe = lambda _: True
+sample.BUFFER_BYTES = 20_000
+golden, folder, resume = Path(sys.argv[1]), Path(sys.argv[2]), (Path(sys.argv[2]) / "manifest.json").exists()
+sampler = sl.LLaDASampler(steps=32, length=32, block=8)
+sl.trace(sl.load(golden / "llada"), [[1, 5, 9, 3], [1, 5], [7]], sampler, to=folder, resume=resume,
+         progress=lambda sample, _, done: print(sample, done, flush=True))
+"""
+
+
+@pytest.mark.parametrize("moment", ["0 1", "0 31", "0 32", "1 7", "2 32"])
+def test_killed_while_another_process_writes(golden: Path, tmp_path: Path, moment: str) -> None:
+    """It is killed with it; what was finished is whole, and a resume gives the bytes of an undisturbed run."""
+
+    def start(folder: Path) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(golden), str(folder)], stdout=subprocess.PIPE, text=True
+        )
+
+    with start(tmp_path / "whole") as undisturbed:
+        undisturbed.communicate()
+    with start(tmp_path / "a") as process:
+        assert process.stdout is not None
+        while process.stdout.readline().strip() != moment:
+            pass
+        process.kill()
+    finished = sl.open_trace(tmp_path / "a").samples
+    assert finished == list(range(int(moment[0]))) or moment.endswith("32")
+    with start(tmp_path / "a") as again:
+        again.communicate()
+    assert again.returncode == 0 and sl.open_trace(tmp_path / "a").complete
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "whole") != {}
+    assert not list(tmp_path.rglob("*.part"))

@@ -6,6 +6,7 @@ from sinklens.errors import UsageError, choose
 from sinklens.traces.manifest import DETAILS
 
 BUFFER_BYTES = 32 * 2**20  # gathered before row groups are made of it
+GROUP_BYTES = 256 * 2**10  # of a row group; a layer that has less shares one with the next
 
 # Bytes a value on disk: benchmarks/trace_sizes.py, zstd 3, split (docs/traces.md has the table).
 RECEIVED_BYTES, EXACT_RECEIVED_BYTES = 1.9, 3.3
@@ -59,6 +60,7 @@ def estimate_bytes(
 
     held = 4 * stored * (heads * listed * (readings + norms) + norms * spread * (2 * kv_heads + 1))
     flushes = ceil(held / BUFFER_BYTES)
+    row_groups = min(flushes * layers, ceil(held / GROUP_BYTES))  # small layers share a row group
     columns = 8 + readings + (5 + readings if sparse else 0) + norms * (16 if sparse else 11)
     uniform = steps / every * length * (5.0 if causal else 0.1)
-    return ceil(samples * (SAMPLE_BYTES + flushes * layers * columns * CHUNK_BYTES + values + uniform + steps * keys))
+    return ceil(samples * (SAMPLE_BYTES + row_groups * columns * CHUNK_BYTES + values + uniform + steps * keys))

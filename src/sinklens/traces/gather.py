@@ -11,9 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Shaped
 
+from sinklens.traces.estimate import GROUP_BYTES
 from sinklens.traces.pack import Lists, Packed
 
-GROUP_BYTES = 256 * 2**10  # of a row group; a layer that has less shares one with the next
 PART_BYTES = 4 * 2**20  # of the row groups that a thread makes at a time
 
 
