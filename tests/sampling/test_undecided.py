@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,6 +90,29 @@ def test_a_run_in_windows_is_the_same(
     for ours, theirs in zip(run(), expected, strict=True):
         assert torch.equal(ours.canvas, theirs.canvas) and torch.equal(ours.committed, theirs.committed)
         torch.testing.assert_close(ours.confidence, theirs.confidence, equal_nan=True)
+
+
+CACHED: dict[str, tuple[str, Any]] = {
+    "every block": ("llada", sl.LLaDASampler(steps=16, length=16, block=4, cache=sl.BlockCache(refresh=3))),
+    "suffix": ("mmada", sl.LLaDASampler(steps=16, length=16, block=4, cache=sl.BlockCache(suffix=True))),
+    "shifted": ("dream", sl.LLaDASampler(steps=16, length=16, block=4, cache=sl.BlockCache(suffix=True))),
+    "no blocks": ("dream", sl.DreamSampler(steps=16, length=16, alg="entropy", cache=sl.BlockCache(refresh=3))),
+}
+
+
+@pytest.mark.parametrize("prompt", [[[1, 2, 3, 4, 5]], [[1, 2, None, 4, 5], [6, 7, 8, 9, 10]]], ids=["plain", "masks"])
+@pytest.mark.parametrize("name", CACHED)
+def test_a_cached_run_in_windows_is_the_same(
+    name: str, prompt: list[list[int | None]], golden: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only part of the canvas is computed there."""
+    family, sampler = CACHED[name]
+    model = sl.load(golden / family)
+    ids = [[model.spec.mask_id if token is None else token for token in row] for row in prompt]
+    expected = sl.generate(model, ids, sampler).canvases
+    for module in (llada, dream):
+        monkeypatch.setattr(module, "on_card", lambda _: True)
+    assert torch.equal(sl.generate(model, ids, sampler).canvases, expected)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])

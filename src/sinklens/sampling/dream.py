@@ -106,7 +106,7 @@ class DreamSampler:
             count = asked(masked.sum())
             number = StepNumber(index, canvas=canvas, masked=masked)
             predicted = predict_with(cached, model, canvas, attention_mask, number, block=answer)
-            undecided = Undecided(where=masked, window=window)
+            undecided = Undecided(where=masked, window=window).among(predicted.positions)
             logits = undecided.logits(predicted)
             if picked:
                 refuse_unusable(logits, index)  # at once: nothing can be drawn from NaN

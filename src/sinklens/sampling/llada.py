@@ -162,6 +162,7 @@ class _Loop:
         assert canvas is not None
         assert block is not None
         predicted = self._logits(number, block)
+        undecided = undecided.among(predicted.positions)
         tokens, values, best = self._decide(undecided.logits(predicted), undecided)
         confidence = undecided.spread(values, outside=-torch.inf)
         usable.look(confidence if best is None else undecided.spread(best, outside=-torch.inf), number)

@@ -27,6 +27,13 @@ class Undecided:
     where: Bool[Tensor, "batch position"]
     window: range | None  # None: picked out
 
+    def among(self, positions: range) -> "Undecided":
+        """The same, all of them being among `positions`: the window need not reach beyond."""
+        if self.window is None:
+            return self
+        start, stop = max(self.window.start, positions.start), min(self.window.stop, positions.stop)
+        return Undecided(where=self.where, window=range(start, stop))
+
     def logits(self, predicted: Predicted) -> Float[Tensor, "*place vocab"]:
         """Of every place; of a window, the very logits of the model."""
         return predicted.at(self.where) if self.window is None else predicted.within(self.window)
