@@ -25,10 +25,10 @@ help:
 	@echo "make test-kvpress  our orders against kvpress, in an environment of its own"
 
 setup: $(BIN)/.ready
-$(BIN)/.ready: pyproject.toml constraints.txt
+$(BIN)/.ready: pyproject.toml constraints.txt constraints-dev.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt torch==2.13.0
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -c constraints-dev.txt -e '.[dev]'
 	@touch $@
 
 demo: setup

@@ -147,6 +147,23 @@ def test_generation_with_a_cache_is_recorded_step_by_step(row: Row, implementati
         _ = seen.received
 
 
+def test_heads_of_a_single_query_are_told_apart_wherever_they_lie() -> None:
+    """From transformers 5.23 on, the heads of a kv head lie on the axis of the query when a padded text goes on."""
+    row = next(r for r in ROWS if r.name == "llama")
+    feed, found = inputs(row, padded=True), []
+    settings = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    for implementation in ("sdpa", "eager"):
+        model = row.build(implementation)
+        with sl.observe(model, ranks=True, entropy=True, maps=[(1, 3)]) as seen:
+            model.generate(**feed, **settings)
+        found.append(seen.steps[1:])
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.received.shape[2] == 4 and ours.key_norm.shape[2] == 2
+        for name in ("received", "expected", "contribution", "entropy", "output_rank", "output_size"):
+            torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(ours.maps[1, 3], theirs.maps[1, 3], atol=1e-4, rtol=1e-4)
+
+
 def test_other_implementations_are_refused_with_the_way_out() -> None:
     model = next(r for r in ROWS if r.name == "llama").build("sdpa")
     model.config._attn_implementation_internal = "flex_attention"

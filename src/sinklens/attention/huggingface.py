@@ -121,6 +121,8 @@ def _sdpa(
     _refuse_unknown(module, keywords)
 
     def complete(call: AttentionCall) -> AttentionCall:
+        if call.query.shape[1] < query.shape[1]:
+            call = _unpacked(call, query)
         if key.shape[1] < call.key.shape[1]:  # kv heads were repeated on the way; the model has these
             keys = call.key.shape[2]
             call = replace(call, key=key[:, :, :keys], value=value[:, :, :keys])
@@ -128,6 +130,15 @@ def _sdpa(
 
     with Listener(module, kind=_kind(module), complete=complete):
         return own(module, query, key, value, attention_mask, **keywords)
+
+
+def _unpacked(call: AttentionCall, query: Tensor) -> AttentionCall:
+    """The call of all heads. From 5.23 on, transformers puts those of a kv head on the axis of a single query."""
+    rows, heads, _, dim = call.query.shape[0], *query.shape[1:]
+    mask = call.mask
+    if mask is not None and mask.shape[1:3] != (1, 1):
+        mask = mask.reshape(mask.shape[0], heads, 1, mask.shape[-1])
+    return replace(call, query=query.expand(rows, heads, 1, dim), mask=mask)
 
 
 def _eager(

@@ -170,7 +170,16 @@ class Listener(TorchFunctionMode):
         if self.complete is not None:
             call = self.complete(call)
         exact = exact and call.query.is_cuda and call.key is heard.key and call.mask is None
-        return attend(call, self.owner, kind=self.kind or "self", run=None if exact else run)
+        if call.query.shape == heard.query.shape:
+            return attend(call, self.owner, kind=self.kind or "self", run=None if exact else run)
+        # Heads lay elsewhere in the call that was heard.
+        output = attend(call, self.owner, kind=self.kind or "self", run=lambda: _laid(run(), call))
+        return _laid(output, heard)
+
+
+def _laid(output: Tensor, call: AttentionCall) -> Tensor:
+    """The same numbers with the heads and queries of `call`."""
+    return output.reshape(*call.query.shape[:3], output.shape[-1])
 
 
 def intervenes(owner: nn.Module) -> bool:
