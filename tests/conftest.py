@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if "gpu" in item.keywords:
                 item.add_marker(pytest.mark.skip(reason="no CUDA GPU here; run `make test-gpu` on one"))
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+    """A processor in a card's place; how many runs of graphs there were since it was last asked."""
+    from card import stand_in
+
+    with stand_in(monkeypatch) as replays:
+        yield replays
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def graphs_on(request: pytest.FixtureRequest) -> str:
+    """A device that has graphs: a card, or a processor in its place."""
+    if request.param == "cpu":
+        request.getfixturevalue("card")
+    return str(request.param)
 
 
 @pytest.fixture

@@ -29,6 +29,10 @@ def close(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5, equal_nan=True)
 
 
+def load(name: str, device: str) -> Any:
+    return sl.load(name, device=device, dtype=torch.float32 if device == "cpu" else torch.bfloat16)
+
+
 SAMPLERS = {
     "tiny-llada": sl.LLaDASampler(steps=24, length=24, block=12),
     "tiny-dream": sl.DreamSampler(steps=24, length=24, alg="entropy"),
@@ -36,12 +40,10 @@ SAMPLERS = {
 PROMPTS = ["Question: Mia has 12 apples. She finds 5 more.", "Question: Tom has 3 pens."]
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS], ids=["alone", "padded"])
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_the_same_tokens_and_the_same_numbers(name: str, prompts: list[str], dtype: torch.dtype) -> None:
-    model = sl.load(name, device="cuda", dtype=dtype)
+def test_the_same_tokens_and_the_same_numbers(name: str, prompts: list[str], graphs_on: str) -> None:
+    model = load(name, graphs_on)
     options: dict[str, Any] = {"groups": {"masked": lambda step: step.masked}, "hidden_norms": True, "ranks": True}
     plain = sl.generate(model, prompts, SAMPLERS[name])
     assert torch.equal(plain.ids, sl.generate(model, prompts, SAMPLERS[name], graph=True).ids)
@@ -59,10 +61,9 @@ def test_the_same_tokens_and_the_same_numbers(name: str, prompts: list[str], dty
         assert {record.site.step for record in ours.calls} == {ours.step}
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_a_forward_that_was_captured_before_is_captured_at_once(name: str) -> None:
-    model = sl.load(name, device="cuda", dtype=torch.bfloat16)
+def test_a_forward_that_was_captured_before_is_captured_at_once(name: str, graphs_on: str) -> None:
+    model = load(name, graphs_on)
     launched: list[bool] = []
     model.register_forward_pre_hook(lambda *_: launched.append(not capturing()))
     options: dict[str, Any] = {"groups": {"masked": lambda step: step.masked}, "hidden_norms": True, "ranks": True}
@@ -78,18 +79,16 @@ def test_a_forward_that_was_captured_before_is_captured_at_once(name: str) -> No
         close(first.groups["masked"], second.groups["masked"])
 
 
-@pytest.mark.gpu
-def test_groups_that_overlap_are_refused_in_a_graph_too() -> None:
-    model = sl.load("tiny-llada", device="cuda")
+def test_groups_that_overlap_are_refused_in_a_graph_too(graphs_on: str) -> None:
+    model = load("tiny-llada", graphs_on)
     groups = {"masked": lambda step: step.masked, "all": lambda step: step.masked | True}
     for _ in range(2):
         with pytest.raises(UsageError, match="query group 'all' overlaps"), sl.observe(model, groups=groups):
             sl.generate(model, PROMPTS[:1], SAMPLERS["tiny-llada"], graph=True)
 
 
-@pytest.mark.gpu
-def test_a_rule_of_the_steps_number_is_asked_at_every_step() -> None:
-    model = sl.load("tiny-llada", device="cuda")
+def test_a_rule_of_the_steps_number_is_asked_at_every_step(graphs_on: str) -> None:
+    model = load("tiny-llada", graphs_on)
     length = len(model.tokenizer.encode(PROMPTS[0])) + 24
     rule = {"some": lambda step: (torch.arange(length)[None] + int(step)) % 3 == 0}
     seen = []
@@ -102,9 +101,8 @@ def test_a_rule_of_the_steps_number_is_asked_at_every_step() -> None:
     assert not torch.equal(seen[1][5], seen[1][6])
 
 
-@pytest.mark.gpu
-def test_a_traced_run_is_the_same(tmp_path: Path) -> None:
-    model = sl.load("tiny-llada", device="cuda", dtype=torch.bfloat16)
+def test_a_traced_run_is_the_same(tmp_path: Path, graphs_on: str) -> None:
+    model = load("tiny-llada", graphs_on)
     traces = [
         sl.trace(model, PROMPTS, SAMPLERS["tiny-llada"], to=tmp_path / str(graph), graph=graph, exact=True)
         for graph in (False, True)
@@ -116,9 +114,8 @@ def test_a_traced_run_is_the_same(tmp_path: Path) -> None:
             close(ours, theirs)
 
 
-@pytest.mark.gpu
-def test_a_part_that_is_observed_alone_is_refused() -> None:
-    model = sl.load("tiny-llada", device="cuda")
+def test_a_part_that_is_observed_alone_is_refused(graphs_on: str) -> None:
+    model = load("tiny-llada", graphs_on)
     with sl.observe(model.blocks[1]), pytest.raises(UsageError, match=r"while blocks\.1.* is observed by itself"):
         sl.generate(model, PROMPTS[:1], SAMPLERS["tiny-llada"], graph=True)
 

@@ -5,7 +5,8 @@ graph beside the model's own next layers, on a stream of their own, and join at 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import torch
@@ -30,14 +31,23 @@ def capture(graph: Any) -> Iterator[None]:
         if free < total * SCARCE:
             torch.cuda.empty_cache()
         # Not torch.cuda.graph, which gives back all memory that is held for later use, on the card and pinned memory.
-        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(_stream(torch.cuda.current_device())):
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 yield
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # that something was left unfinished, which hides why
+                    graph.capture_end()
+                raise
+            graph.capture_end()
     finally:
         _under_way = False
+
+
+@cache
+def _stream(device: int) -> Any:
+    """One a card for all captures: libraries hold work space for every stream that they have seen."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class Beside:

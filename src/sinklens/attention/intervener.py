@@ -67,6 +67,8 @@ class Capturable(Protocol):
 class Repeated:
     """An intervention in a forward that the card runs alone."""
 
+    need_a_run = False  # before its first step
+
     def __init__(self, watch: Watch, intervention: Capturable) -> None:
         self._watch, self._intervention = watch, intervention
 

@@ -53,7 +53,8 @@ class Meter:
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
-        self.mapped_bytes = 0
+        self._mapped_bytes = 0
+        self._overlaps: dict[str, Tensor] = {}  # groups: whether they did at some run of a graph
         self._codes: dict[tuple[object, ...], Tensor] = {}
         self._grouped: list[tuple[Tensor, AttentionCall]] = []  # while a forward is captured: the codes of its calls
         self._uniform: list[tuple[tuple[object, ...], tuple[Tensor | None, ...], Uniform]] = []
@@ -173,13 +174,21 @@ class Meter:
             where = call.where_queries() if self.wanted.groups else None
             for number, (name, rule) in enumerate(self.wanted.groups.items()):
                 members = _members(name, rule, step, where, codes)
-                if check and number and bool((members & (codes != rest)).any()):
-                    raise UsageError(
-                        f"query group {name!r} overlaps an earlier one; groups must be disjoint (each query is "
-                        "counted once, so that the sums of the groups add up to the total)"
-                    )
+                if number:
+                    self._note_overlap(name, (members & (codes != rest)).any(), at_once=check)
                 codes = torch.where(members, number, codes)
         return codes if call.real_queries is None else torch.where(call.real_queries, codes, -1)
+
+    def _note_overlap(self, name: str, overlaps: Bool[Tensor, ""], *, at_once: bool) -> None:
+        if at_once:
+            _refuse_overlap(name, overlaps)
+        else:  # a card is not waited for
+            self._overlaps[name] = overlaps | self._overlaps.get(name, overlaps)
+
+    def check(self) -> None:
+        """What could not be checked at every run of a graph."""
+        for name, overlaps in self._overlaps.items():
+            _refuse_overlap(name, overlaps)
 
     def _static_codes(self, key: tuple[object, ...], call: AttentionCall) -> Int[Tensor, "batch query"]:
         """A place that the graph reads and that `rules` fills before every run; calls of one shape share it."""
@@ -189,18 +198,19 @@ class Meter:
             self._grouped.append((self._codes[key], call.outline()))
         return self._codes[key]
 
-    def rules(self) -> Callable[[StepNumber], None]:
-        """What fills the query groups of the forward that was captured last, for a step; the first time it checks."""
+    def rules(self) -> "Rules":
+        """Of the forward that was captured last."""
         places, self._grouped = self._grouped, []
-        unchecked = True
+        return Rules(self, places)
 
-        def fill(step: StepNumber) -> None:
-            nonlocal unchecked
-            for codes, call in places:
-                codes.copy_(self._coded(call, step, check=unchecked))
-            unchecked = False
-
-        return fill
+    def count_maps(self, size: int, where: str) -> None:
+        """So many bytes more; refused where they are over the limit."""
+        self._mapped_bytes += size
+        if self._mapped_bytes > self.wanted.map_bytes:
+            raise ObservationError(
+                f"the maps asked for take {self._mapped_bytes:,} bytes by {where}, over the limit of "
+                f"{self.wanted.map_bytes:,}; ask for fewer maps, or raise map_bytes"
+            )
 
     def _maps(self, call: AttentionCall, site: Site, place: Canvas) -> dict[int, Tensor]:
         heads = sorted(head for layer, head in self.wanted.maps if layer == site.layer)
@@ -209,13 +219,9 @@ class Meter:
         batch, all_heads, queries, _ = call.query.shape
         if heads[-1] >= all_heads:
             raise UsageError(f"maps asks for head {heads[-1]} of layer {site.layer}, which has {all_heads} heads")
-        self.mapped_bytes += 4 * len(heads) * batch * queries * place.width
-        if self.mapped_bytes > self.wanted.map_bytes:
-            raise ObservationError(
-                f"the maps asked for take {self.mapped_bytes:,} bytes by layer {site.layer} of step "
-                f"{int(site.step)} ({batch} x {queries} x {place.width} floats a head), over the limit of "
-                f"{self.wanted.map_bytes:,}; ask for fewer maps, or raise map_bytes"
-            )
+        if not capturing():  # nothing is run: every run of the graph is counted
+            where = f"layer {site.layer} of step {int(site.step)} ({batch} x {queries} x {place.width} floats a head)"
+            self.count_maps(4 * len(heads) * batch * queries * place.width, where)
         shared = all_heads // call.key.shape[1]
         mask = call.mask
         if mask is not None and mask.dim() == 4 and mask.shape[1] > 1:
@@ -231,6 +237,29 @@ class Meter:
         )
         weights, _ = probabilities(few, dtype=torch.float32)
         return {head: place.put(weights[:, i]) for i, head in enumerate(heads)}
+
+
+class Rules:
+    """What fills the query groups of a captured forward, for a step. The first time it checks; else `Meter.check`."""
+
+    def __init__(self, meter: Meter, places: list[tuple[Tensor, AttentionCall]]) -> None:
+        self._meter, self._places = meter, places
+        self._checked = False
+        # Where padding is known to the graph alone, it has to run before queries can be told apart.
+        self.need_a_run = any(call.real_queries is not None for _, call in places)
+
+    def fill(self, step: StepNumber) -> None:
+        for codes, call in self._places:
+            codes.copy_(self._meter._coded(call, step, check=not self._checked))
+        self._checked = True
+
+
+def _refuse_overlap(name: str, overlaps: Bool[Tensor, ""]) -> None:
+    if bool(overlaps):
+        raise UsageError(
+            f"query group {name!r} overlaps an earlier one; groups must be disjoint (each query is counted once, so "
+            "that the sums of the groups add up to the total)"
+        )
 
 
 def _heads(values: Shaped[Tensor, "batch heads *rest"], heads: list[int]) -> Shaped[Tensor, "batch chosen *rest"]:

@@ -7,7 +7,7 @@
 Nothing about the model's results changes under observation, and nothing stays behind, not even after an exception.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from threading import RLock
 from typing import Any, Literal
@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from sinklens.attention.call import AttentionCall
 from sinklens.attention.capture import Beside, capturing
-from sinklens.attention.clock import StepNumber
 from sinklens.attention.intervener import Intervener, InterventionSettings
-from sinklens.attention.measure import GroupRule, Meter, Shown, Wanted, check_groups, check_maps
+from sinklens.attention.measure import GroupRule, Meter, Rules, Shown, Wanted, check_groups, check_maps
 from sinklens.attention.observation import Observation, StepObservation
 from sinklens.attention.outbox import Outbox
 from sinklens.attention.outputs import Projections
@@ -130,7 +129,7 @@ class _Observer:
         """Two observers that have the same launch the same kernels."""
         wanted = self.wanted
         measured = (wanted.maps, wanted.norms, wanted.entropy, wanted.ranks, wanted.layers, wanted.before, wanted.impl)
-        return (len(wanted.groups), self.sees_blocks, *measured)
+        return (len(wanted.groups), self.sees_blocks, self.watch.padded, *measured)
 
     @property
     def projections(self) -> Projections:
@@ -143,8 +142,10 @@ class _Observer:
 
     def captured(self) -> "Replayed":
         """After a forward was captured: what to do around every run of the graph."""
-        assert self._packed is not None
+        if self._packed is None:
+            raise ObservationError(_why_nothing(self.watch, self.wanted))
         self.watch.forwards -= 1  # it has not run
+        self._forward = -1
         return Replayed(observer=self, packed=self._packed, rules=self.meter.rules())
 
     def again(self, step: StepObservation) -> None:
@@ -155,6 +156,7 @@ class _Observer:
 
     def check(self) -> None:
         """After the context: something must have been seen, and all that was asked for."""
+        self.meter.check()
         if not self._measured:
             raise ObservationError(_why_nothing(self.watch, self.wanted))
         layers = {layer for kind, layer in self._measured if kind == "self"}
@@ -168,17 +170,22 @@ class _Observer:
 class Replayed:
     """An observer of a forward that the card runs alone: query groups before, copies of what it wrote after."""
 
-    def __init__(self, *, observer: _Observer, packed: Packed, rules: Callable[[StepNumber], None]) -> None:
-        self._observer, self._packed, self._rules = observer, packed, rules
+    def __init__(self, *, observer: _Observer, packed: Packed, rules: Rules) -> None:
+        self._observer, self._rules = observer, rules
+        self._outline = packed.outline()  # steps that were read do not hold the graph's memory
         self._outbox = Outbox(packed.stacks)
+        self._map_bytes = packed.map_bytes
+        self.need_a_run = rules.need_a_run
 
     def before(self) -> None:
-        self._rules(self._observer.watch.step())
+        step = self._observer.watch.step()
+        self._observer.meter.count_maps(self._map_bytes, f"step {int(step)}")
+        self._rules.fill(step)
 
     def after(self) -> None:
         """The copies are asked for now and waited for when somebody reads them."""
         parcel = self._outbox.send()
-        step, packed = int(self._observer.watch.step()), self._packed
+        step, packed = int(self._observer.watch.step()), self._outline
         fetch = lambda: Arrived(packed=packed, stacks=parcel.open(), step=step)  # noqa: E731
 
         @contextmanager

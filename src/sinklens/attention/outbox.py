@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import torch
@@ -56,7 +56,8 @@ class Parcel:
         self._place: _Place | None = place
         self._layout = layout
         self._copies: list[Tensor] = []
-        self._opening = Lock()  # the run and whoever writes behind it may both come
+        self._lent = False
+        self._opening = RLock()  # the run and whoever writes behind it may both come
 
     @property
     def moved(self) -> bool:
@@ -68,8 +69,10 @@ class Parcel:
         with self._opening:
             if self._place is not None:
                 self._place.arrived.synchronize()
-                self._copies = self._layout.apart(self._place.pinned.clone())
-                self._place = None
+                copies = self._layout.apart(self._place.pinned.clone())
+                if self._lent:  # by this thread, which goes on reading there
+                    return copies
+                self._copies, self._place = copies, None
             return self._copies
 
     @contextmanager
@@ -80,7 +83,11 @@ class Parcel:
                 yield self._copies
             else:
                 self._place.arrived.synchronize()
-                yield self._layout.apart(self._place.pinned)
+                self._lent = True
+                try:
+                    yield self._layout.apart(self._place.pinned)
+                finally:
+                    self._lent = False
 
 
 class Outbox:
@@ -126,6 +133,9 @@ class Outbox:
         unread = None if oldest.parcel is None else oldest.parcel()
         if unread is not None:
             unread.open()
+            if not unread.moved:  # whoever sends has lent it
+                self._places.append(oldest)
+                return _Place(pinned=_pinned(self._aside))
         return oldest
 
 

@@ -6,6 +6,7 @@ how long W_h v is (|| W_h v ||^2 = v^T M_h v) and what W_h does to the whole out
 
 from weakref import ref
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -48,7 +49,8 @@ class OutputMeter:
         version = 0 if weight.is_inference() else weight._version  # a training step makes a new version
         key = (weight.data_ptr(), version, heads)
         if key not in self._grams:
-            slices = weight.float().view(weight.shape[0], heads, -1).permute(1, 0, 2)
-            self._grams[key] = Gram(whole=slices.transpose(-1, -2) @ slices)
+            with torch.no_grad(), torch.autocast(weight.device.type, enabled=False):
+                slices = weight.float().view(weight.shape[0], heads, -1).permute(1, 0, 2)
+                self._grams[key] = Gram(whole=slices.transpose(-1, -2) @ slices)
             self.projections.append((ref(weight), heads))
         return self._grams[key]

@@ -46,10 +46,16 @@ class Packed:
     def of(cls, measured: Measured) -> "Packed":
         alike: dict[tuple[object, ...], list[tuple[tuple[str, object], Tensor]]] = {}
         for place, value in _arrays(measured):
-            if value.device.type != "cpu":
+            if away(value):
                 alike.setdefault((place[0], value.shape, value.dtype), []).append((place, value))
         stacks = [torch.stack([value for _, value in members]) for members in alike.values()]
         return cls(measured=measured, stacks=stacks, places=[[at for at, _ in members] for members in alike.values()])
+
+    def outline(self) -> "Packed":
+        """The same without the numbers and their memory: what it takes to unpack others."""
+        empty = [stack.to("meta") for stack in self.stacks]
+        step = int(self.measured.calls[0].site.step) if self.measured.calls else 0
+        return replace(self, measured=self.unpack(empty, step=step), stacks=[])
 
     def on_host(self, *, step: int) -> "Arrived":
         """A copy in host memory, of the forward of `step`."""
@@ -76,6 +82,10 @@ class Packed:
             for i, record in enumerate(self.measured.calls)
         ]
         return Measured(calls=found, hidden=hidden)
+
+    @property
+    def map_bytes(self) -> int:
+        return sum(values.nbytes for record in self.measured.calls for values in record.maps.values())
 
     @cached_property
     def wholes(self) -> dict[str, int]:
@@ -110,6 +120,11 @@ class Arrived:
         """A field of all layers as one array; None: they came apart."""
         number = self.packed.wholes.get(name)
         return None if number is None else self.stacks[number]
+
+
+def away(value: Tensor) -> bool:
+    """Not in host memory."""
+    return value.device.type != "cpu"
 
 
 def _arrays(measured: Measured) -> Iterator[tuple[tuple[str, object], Tensor]]:

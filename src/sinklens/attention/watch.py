@@ -42,7 +42,7 @@ class Watch:
         self.calls = 0
         self.on_end: Callable[[], None] | None = None  # called after every forward
         self._names = {module: name for name, module in model.named_modules()}
-        self._given = None if attention_mask is None else attention_mask.bool()
+        self._given = None if attention_mask is None else _beside_the_weights(attention_mask.bool(), model)
         self._given_fits = False  # some call was of its sequence
         self._longest = ("", 0, 0)  # what was looked at last, for a mask that does not fit: module, rows, length
         self._notes = PaddingNotes(model)
@@ -137,6 +137,11 @@ class Watch:
         real_keys, real_queries = real_positions(call, kind, own, self._notes.other())
         return replace(call, site=site, real_keys=real_keys, real_queries=real_queries)
 
+    @property
+    def padded(self) -> bool:
+        """A mask was given, whatever the model's call says."""
+        return self._given is not None
+
     def _own_mask(self, call: AttentionCall, site: Site) -> Tensor | None:
         """The padding of the sequence that looks: as given, grown by what was generated, or from the model's call."""
         if self._given is None or site.kind == "cross":
@@ -160,6 +165,12 @@ class Watch:
         if mask is None or call.real_keys is None or call.site.kind == "cross" or call.key_positions is not None:
             return None
         return mask.shape[1]
+
+
+def _beside_the_weights(mask: Tensor, model: nn.Module) -> Tensor:
+    """On the card, if they are on one: nothing can be copied to it while a graph is captured."""
+    first = next(model.parameters(), None)
+    return mask if first is None or not first.is_cuda else mask.to(first.device)
 
 
 def _refuse_compiled(model: nn.Module) -> None:

@@ -107,20 +107,25 @@ class RMSNorm(nn.Module):
 
 
 class Rotary:
-    """cos and sin of t * theta^(-2j/dim), float32, both halves of the head alike; one table a device."""
+    """cos and sin of t * theta^(-2j/dim), float32, both halves of the head alike; one table a device.
+
+    Tables that were too short are kept: a CUDA graph may read from one. Each is twice as long as the last at least.
+    """
 
     def __init__(self, dim: int, theta: float) -> None:
         self.dim, self.theta = dim, theta
-        self._tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
+        self._tables: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}
 
     def at(
         self, positions: Int[Tensor, "rows query"], length: int
     ) -> tuple[Float[Tensor, "rows query dim"], Float[Tensor, "rows query dim"]]:
         """cos and sin at `positions`, all below `length`."""
-        table = self._tables.get(positions.device)
-        if table is None or len(table[0]) < length:
-            table = self._tables[positions.device] = self._build(length, positions.device)
-        return table[0][positions], table[1][positions]
+        tables = self._tables.setdefault(positions.device, [])
+        if not tables or len(tables[-1][0]) < length:
+            longest = len(tables[-1][0]) if tables else 0
+            tables.append(self._build(max(length, 2 * longest), positions.device))
+        cos, sin = tables[-1]
+        return cos[positions], sin[positions]
 
     def _build(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         powers = torch.arange(0, self.dim, 2, device=device).float() / self.dim

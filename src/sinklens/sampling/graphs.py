@@ -8,6 +8,7 @@ Only forwards of one shape can be captured: a canvas that is denoised, not a tex
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -81,6 +82,8 @@ class CapturedModel:
             self._count[key] = self._count.get(key, 0) + 1
             if self._count[key] <= self._launched(ids, attention_mask, scopes):
                 return self.model(ids, attention_mask=attention_mask)
+            # Those of observers that have ended go: each holds memory for a whole forward.
+            self._graphs = {other: kept for other, kept in self._graphs.items() if other[-1] == scopes}
             graph = self._graphs[key] = self._capture(ids, attention_mask, scopes)
         return graph.run(ids)
 
@@ -95,9 +98,12 @@ class CapturedModel:
         return 0 if all(ready) else WARM_OBSERVED
 
     def _kernels(self, ids: Tensor, scopes: tuple[Any, ...]) -> tuple[object, ...]:
-        """Forwards that have the same launch the same kernels."""
-        first = next(self._module.parameters())
-        return (ids.shape, first.dtype, first.device, *(scope.kernels for scope in scopes))
+        """Forwards that have the same launch the same kernels, with libraries that have been used before."""
+        first, step, kind = next(self._module.parameters(), None), current_step(), ids.device.type
+        model = None if first is None else (first.dtype, first.device)
+        cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        rows = None if step is None else step.rows  # of guidance observers see half
+        return (ids.shape, rows, model, cast, get_ident(), *(scope.kernels for scope in scopes))
 
     def _reduced(self, attention_mask: Tensor | None) -> Tensor | None:
         """None where it hides nothing: asked once for each mask, because the card has to answer."""
@@ -109,15 +115,19 @@ class CapturedModel:
         return self._masks[id(attention_mask)][1]
 
     def _capture(self, ids: Tensor, attention_mask: Tensor | None, scopes: tuple[Any, ...]) -> _Graph:
-        assert current_step() is not None
+        if current_step() is None:
+            raise UsageError(
+                "graph=True for a sampler that does not announce its steps; wrap each forward in `with "
+                "at_step(StepNumber(index, canvas=ids, masked=masked))`, see docs/bring-your-own.md"
+            )
         self._refuse_partial(scopes)
         place, graph = ids.clone(), torch.cuda.CUDAGraph()
         with capture(graph):
             logits = self.model(place, attention_mask=attention_mask)
         observers = tuple(scope.captured() for scope in scopes)
-        if attention_mask is not None:
+        if attention_mask is not None or any(observer.need_a_run for observer in observers):
             graph.replay()  # a trial: query groups are told apart with what the graph makes of the mask
-        elif all(scope.intervention is None for scope in scopes):
+        if attention_mask is None and all(scope.intervention is None for scope in scopes):
             needs = [list(scope.projections) for scope in scopes]
             _known.setdefault(self._module, {})[self._kernels(ids, scopes)] = needs
         return _Graph(replay=graph.replay, ids=place, logits=logits, observers=observers)
