@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peers_worker import CLOCKS, METHODS, OVER
+from peers_worker import CLOCKS, METHODS, START
 
 ROOT = Path(__file__).parents[1]
 TORCH = "torch==2.13.0"
@@ -34,7 +34,6 @@ RANDOM_1B: dict[str, Any] = {
     "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "head_dim": 64,
     "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 131072, "tie_word_embeddings": True,
 }  # fmt: skip
-START = 1024  # tokens: the first length tried inside a memory limit
 Rows = list[dict[str, Any]]
 
 
@@ -119,23 +118,23 @@ def difference(chosen: argparse.Namespace, name: str, length: int) -> float | No
 
 
 def fits(name: str, length: int, chosen: argparse.Namespace) -> bool | None:
-    """Whether one observed forward stays inside the limit; None where it took longer than --patience."""
-    more = ("--once", str(length), "--limit", str(chosen.limit))
+    """Whether one observed forward stays inside the limit on a CPU; None where it took longer than --patience."""
+    more = ("--once", str(length))
     started = time.monotonic()
     with subprocess.Popen(
         command(name, chosen, *more), env=offline(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         while process.poll() is None:
             time.sleep(0.02)
-            if chosen.device == "cpu" and resident_gib(process.pid) > chosen.limit:
+            if resident_gib(process.pid) > chosen.limit:
                 process.kill()
                 return False
             if time.monotonic() - started > chosen.patience:
                 process.kill()
                 return None
-    if process.returncode not in {0, OVER}:
+    if process.returncode:
         raise RuntimeError(f"{name} at {length} tokens ended with status {process.returncode}; run it by hand: {more}")
-    return process.returncode == 0
+    return True
 
 
 def resident_gib(process: int) -> float:
@@ -149,9 +148,7 @@ def resident_gib(process: int) -> float:
 def longest(name: str, chosen: argparse.Namespace) -> str:
     """The longest prompt that fits, by doubling, in words."""
     if chosen.device != "cpu":
-        more = ("--climb", str(chosen.longest), "--limit", str(chosen.limit))
-        done = subprocess.run(command(name, chosen, *more), capture_output=True, text=True, check=False, env=offline())
-        return done.stdout.strip() or f"not known: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
+        return climbed(name, chosen)
     length = START
     while length <= chosen.longest:
         answer = fits(name, length, chosen)
@@ -161,6 +158,19 @@ def longest(name: str, chosen: argparse.Namespace) -> str:
             return str(length // 2) if length > START else f"under {START}"
         length *= 2
     return f"at least {length // 2}"
+
+
+def climbed(name: str, chosen: argparse.Namespace) -> str:
+    """As `longest`, of a process that tries all lengths itself; peers print more than the answer, and before it."""
+    more = command(name, chosen, "--climb", str(chosen.longest), "--limit", str(chosen.limit))
+    try:
+        done = subprocess.run(more, capture_output=True, text=True, check=False, env=offline(), timeout=chosen.patience)
+    except subprocess.TimeoutExpired:
+        return f"not known (took over {chosen.patience:.0f} s)"
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return f"not known: stopped with status {done.returncode}: {last}"
+    return done.stdout.strip().splitlines()[-1]
 
 
 def collect(names: list[str], chosen: argparse.Namespace) -> Rows:
@@ -232,7 +242,7 @@ def main() -> None:
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor: on a machine shared with others")
     parser.add_argument("--limit", type=float, help="GiB; look for the longest prompt inside it")
     parser.add_argument("--longest", type=int, default=8192, help="tokens to try at most")
-    parser.add_argument("--patience", type=float, default=240.0, help="seconds for one try")
+    parser.add_argument("--patience", type=float, default=240.0, help="seconds for one try, on a GPU for all")
     parser.add_argument("--work", type=Path, help="results of every method; runs/peers/MODEL by default")
     parser.add_argument("--keep", action="store_true", help="measure only what is not in that folder yet")
     parser.add_argument("--json", type=Path)

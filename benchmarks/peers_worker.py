@@ -6,9 +6,9 @@
 
 The first form writes METHOD-S.json and METHOD-S.npy (the column sums) for every length S; the second runs one observed
 forward and nothing else, so that the longest one can be found; the third finds it on a GPU, where a process that asks
-for too much can go on. FOLDER holds a checkpoint and prompt.json. Only the
-method's own packages are imported: this file runs in the environment of each peer. Every forward computes the logits of
-the last token only; those of all tokens would hide what attention takes.
+for too much can go on, and says it in its last line. FOLDER holds a checkpoint and prompt.json. Only the method's own
+packages are imported: this file runs in the environment of each peer. Every forward computes the logits of the last
+token only; those of all tokens would hide what attention takes.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import ctypes
 import gc
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -28,8 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-CLIMB_FROM = 2048  # tokens
-OVER = 3  # exit status: out of the memory that --limit allows
+START = 1024  # tokens: the first length tried inside a memory limit
 MMAP_THRESHOLD = -3  # glibc's M_MMAP_THRESHOLD
 Run = Callable[[], Any]
 
@@ -267,31 +265,26 @@ def measure(name: str, chosen: argparse.Namespace) -> None:
         (chosen.out / f"{name}-{length}.json").write_text(json.dumps(found))
 
 
-def once(name: str, chosen: argparse.Namespace) -> int:
-    try:
-        ids = prompt(chosen.model, chosen.once, device=chosen.device)
-        METHODS[name](chosen.model, device=chosen.device).observed(ids)
-    except torch.OutOfMemoryError:
-        return OVER
-    return 0
+def once(name: str, chosen: argparse.Namespace) -> None:
+    ids = prompt(chosen.model, chosen.once, device=chosen.device)
+    METHODS[name](chosen.model, device=chosen.device).observed(ids)
 
 
-def climb(name: str, chosen: argparse.Namespace) -> int:
+def climb(name: str, chosen: argparse.Namespace) -> None:
     """Says the longest prompt that fits."""
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(min(1.0, chosen.limit * 2**30 / total))
-    method, length, fitted = METHODS[name](chosen.model, device=chosen.device), CLIMB_FROM, 0
+    method, length, fitted = METHODS[name](chosen.model, device=chosen.device), START, 0
     while length <= chosen.climb:
         try:
             method.observed(prompt(chosen.model, length, device=chosen.device))
         except torch.OutOfMemoryError:
             print(fitted or f"under {length}")
-            return 0
+            return
         gc.collect()
         torch.cuda.empty_cache()
         fitted, length = length, 2 * length
     print(f"at least {fitted}")
-    return 0
 
 
 def version_of(package: str) -> str:
@@ -302,7 +295,7 @@ def version_of(package: str) -> str:
         return str(import_module(package).__version__)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("method", choices=METHODS)
     parser.add_argument("--model", type=Path, required=True)
@@ -317,12 +310,12 @@ def main() -> int:
     chosen = parser.parse_args()
     with torch.no_grad():
         if chosen.once is not None:
-            return once(chosen.method, chosen)
-        if chosen.climb is not None:
-            return climb(chosen.method, chosen)
-        measure(chosen.method, chosen)
-    return 0
+            once(chosen.method, chosen)
+        elif chosen.climb is not None:
+            climb(chosen.method, chosen)
+        else:
+            measure(chosen.method, chosen)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,6 +11,7 @@ from recorded_runs import case, cases
 from scripted_model import EOS, EOT, MASK, PAD, VOCAB, Scripted, always, random_logits
 
 from sinklens.errors import ModelError, UsageError
+from sinklens.sampling import dream
 from sinklens.sampling.diffusion import DreamSampler, LLaDASampler
 from sinklens.sampling.generate import generate, steps
 
@@ -267,6 +268,75 @@ def test_dream_commits_nothing_first_and_two_last(tokens: int) -> None:
     sampler = DreamSampler(steps=tokens, length=tokens, alg="maskgit_plus")
     counts = [int(step.committed.sum()) for step in steps(model, [1], sampler)]
     assert counts == [0] + [1] * (tokens - 2) + [2]
+
+
+@pytest.mark.parametrize("alg", ["origin", "maskgit_plus", "entropy"])
+def test_dream_draws_nothing_where_a_row_in_bfloat16_does_not_add_up(alg: str) -> None:
+    best = 0
+    for seed in range(100):
+        logits = (4 * torch.randn(1, 7, 32, generator=torch.Generator().manual_seed(seed))).bfloat16()
+        sampler = DreamSampler(steps=1, length=6, alg=alg, temperature=0.5)
+        torch.manual_seed(0)
+        with torch.no_grad():
+            (step,) = sampler.run(Scripted(lambda ids, logits=logits: logits, vocab_size=32), torch.tensor([[1]]))
+        found = torch.get_rng_state()
+        torch.manual_seed(0)
+        if alg == "origin":
+            torch.rand(6)
+        probabilities = (logits[0, 1:] / 0.5).softmax(dim=-1)
+        try:
+            expected = torch.distributions.Categorical(probs=probabilities).sample()
+        except ValueError:  # which the released code catches, whatever it is
+            best += 1
+            expected = probabilities.argmax(dim=-1)
+        assert step.canvas[0, 1:].tolist() == expected.tolist()
+        assert torch.equal(torch.get_rng_state(), found)
+    assert 0 < best < 100
+
+
+def released_order(logits: torch.Tensor, canvas: torch.Tensor, count: int) -> torch.Tensor:
+    """`count` positions of a canvas of one row, by entropy and as torch.topk lets them fall."""
+    probabilities = logits.softmax(dim=-1)
+    confidence = (probabilities * torch.log(probabilities + 1e-10)).sum(dim=-1)
+    return torch.where(canvas == MASK, confidence, -torch.inf).topk(count).indices[0]
+
+
+@pytest.mark.parametrize("windows", [False, True])
+def test_entropies_that_float16_does_not_hold_commit_first(windows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There ln(0 + 1e-10) is infinite and 0 times it NaN, which torch.topk takes for the greatest."""
+
+    def script(ids: torch.Tensor) -> torch.Tensor:
+        logits = random_logits(ids)
+        logits[:, 2:4] *= 12
+        return logits.half()
+
+    if windows:
+        monkeypatch.setattr(dream, "on_card", lambda _: True)
+    before, unknown = torch.tensor([[1] + [MASK] * 6]), []
+    taken = steps(Scripted(script), [1], DreamSampler(steps=6, length=6, alg="entropy"))
+    for step, count in zip(taken, (0, 1, 1, 1, 1, 2), strict=True):
+        logits = script(before)
+        places = released_order(logits, before, count)
+        expected = before.clone()
+        expected[0, places] = logits.argmax(dim=-1)[0, places]
+        assert torch.equal(step.canvas, expected)
+        unknown.append(int((step.confidence.isnan() & (before == MASK)).sum()))
+        before = step.canvas
+    assert unknown[0] == 2 and unknown[-1] == 0
+
+
+def test_entropies_that_float16_does_not_hold_cannot_be_drawn_by() -> None:
+    sampler = DreamSampler(steps=2, length=4, alg="entropy", alg_temp=0.5)
+    model = Scripted(lambda ids: (12 * random_logits(ids)).half())
+    with pytest.raises(ModelError, match=r"float16 .* load the model in bfloat16 or float32, or leave alg_temp out"):
+        generate(model, [1], sampler, seed=0)
+
+
+@pytest.mark.parametrize("alg", ["origin", "maskgit_plus"])
+def test_a_temperature_that_makes_logits_infinite_is_no_draw(alg: str) -> None:
+    sampler = DreamSampler(steps=2, length=4, alg=alg, temperature=1e-5)
+    with pytest.raises(ModelError, match="logits of step 0 hold NaN or infinite values"):
+        generate(Scripted(lambda ids: random_logits(ids).half()), [1], sampler, seed=0)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])

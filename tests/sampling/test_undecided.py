@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_model import EOS, EOT, MASK, Scripted, random_logits
+from scripted_model import EOS, EOT, MASK, VOCAB, Scripted, random_logits
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 import sinklens as sl
 from capturing import NoWaiting
 from sinklens.errors import ModelError
-from sinklens.sampling import dream, llada, undecided
+from sinklens.sampling import dream, llada, undecided, unmask
 from sinklens.sampling.predicted import Predicted
 from sinklens.sampling.undecided import Undecided, Usable, asked
 
@@ -52,6 +53,21 @@ def test_logits_of_part_of_a_canvas() -> None:
     where[0, [6, 8]] = True
     assert torch.equal(part.at(where), logits[0, [1, 3]])
     assert torch.equal(part.within(range(6, 9)), logits[:, 1:])
+    shifted = Predicted(logits=logits, positions=range(5, 9), shift=True)
+    assert (part.targets, shifted.targets) == (range(5, 9), range(6, 9))  # nothing here is for position 5
+    assert torch.equal(shifted.at(where), logits[0, [0, 2]])
+    assert torch.equal(shifted.within(range(6, 9)), logits[:, :3])
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_no_more_is_copied_than_the_window(start: int) -> None:
+    """Nothing behind position 0, which keeps its own."""
+    logits = torch.arange(24.0).view(1, 4, 6)
+    found = Predicted(logits=logits, positions=range(4), shift=True).within(range(start, 3))
+    assert torch.equal(found, logits[:, [0, 0, 1]][:, start:])
+    copied = 0 if start else found.numel()
+    assert found.untyped_storage().size() == 4 * (copied or logits.numel())
+    assert (found.untyped_storage().data_ptr() == logits.untyped_storage().data_ptr()) == (copied == 0)
 
 
 LLADA: dict[str, Any] = {"steps": 6, "length": 6, "block": 3}
@@ -62,7 +78,9 @@ SAMPLERS: dict[str, Any] = {
     "warm": sl.LLaDASampler(**LLADA, temperature=0.7),
     "guided": sl.LLaDASampler(**LLADA, cfg=0.5),
     "no eos": sl.LLaDASampler(**LLADA, logits_eos_inf=True, eos_id=EOS),
+    "no eos, random": sl.LLaDASampler(**LLADA, logits_eos_inf=True, eos_id=EOS, remasking="random"),
     "eos last": sl.LLaDASampler(**LLADA, confidence_eos_eot_inf=True, eos_id=EOS, eot_id=EOT),
+    "eos last, warm": sl.LLaDASampler(**LLADA, confidence_eos_eot_inf=True, eos_id=EOS, eot_id=EOT, temperature=0.7),
     "threshold": sl.LLaDASampler(**LLADA, threshold=0.3),
     "entropy": sl.DreamSampler(**DREAM, alg="entropy"),
     "margin": sl.DreamSampler(**DREAM, alg="topk_margin", top_p=0.9),
@@ -115,18 +133,21 @@ def test_a_cached_run_in_windows_is_the_same(
     assert torch.equal(sl.generate(model, ids, sampler).canvases, expected)
 
 
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize(("bad", "token"), [*product([torch.nan, torch.inf], [4, EOS, EOT]), (-torch.inf, None)])
 @pytest.mark.parametrize("windows", [False, True])
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_unusable_logits_name_their_step(name: str, windows: bool, bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever they are looked at; at a position that is decided anything may stand."""
+def test_unusable_logits_name_their_step(
+    name: str, windows: bool, bad: float, token: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever token they are for; at a position that is decided anything may stand."""
     forwards, wrong = iter(range(100)), 0 if name == "threshold" else 2
 
     def script(ids: Tensor) -> Tensor:
         logits = random_logits(ids)
         logits[ids != MASK] = torch.nan
         if next(forwards) == wrong:
-            spoiled = torch.full_like(logits, bad) if bad == -torch.inf else logits.index_fill(-1, torch.tensor(4), bad)
+            spoiled = logits.clone()
+            spoiled[..., slice(None) if token is None else token] = bad
             logits = torch.where((ids == MASK)[..., None], spoiled, logits)
         return logits
 
@@ -135,6 +156,36 @@ def test_unusable_logits_name_their_step(name: str, windows: bool, bad: float, m
             monkeypatch.setattr(module, "on_card", lambda _: True)
     with pytest.raises(ModelError, match=f"logits of step {wrong} hold NaN"):
         sl.generate(Scripted(script), [1], SAMPLERS[name], seed=0)
+
+
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize("name", ["no eos", "no eos, random", "eos last"])
+def test_only_eos_is_as_good_as_nothing_where_it_may_not_be(
+    name: str, windows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script(ids: Tensor) -> Tensor:
+        return torch.full((*ids.shape, VOCAB), -torch.inf).index_fill(-1, torch.tensor(EOS), 1.0)
+
+    if windows:
+        monkeypatch.setattr(llada, "on_card", lambda _: True)
+    with pytest.raises(ModelError, match="logits of step 0 hold NaN or infinite values"):
+        sl.generate(Scripted(script), [1], SAMPLERS[name], seed=0)
+
+
+def test_only_what_commits_by_chance_is_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole window would be sorted at every step."""
+    sampler = sl.DreamSampler(steps=6, length=24, alg="origin", top_p=0.6, top_k=3)
+    expected = sl.generate(Scripted(random_logits), [1], sampler, seed=0).canvases
+    filtered, positions = unmask.filtered_probabilities, []
+
+    def counted(logits: Tensor, *given: Any) -> Tensor:
+        positions.append(logits.shape[:-1].numel())
+        return filtered(logits, *given)
+
+    monkeypatch.setattr(dream, "on_card", lambda _: True)
+    monkeypatch.setattr(unmask, "filtered_probabilities", counted)
+    assert torch.equal(sl.generate(Scripted(random_logits), [1], sampler, seed=0).canvases, expected)
+    assert sum(positions) == 24
 
 
 @pytest.mark.parametrize("name", WINDOWED)

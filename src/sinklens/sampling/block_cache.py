@@ -102,12 +102,7 @@ class CachedRun:
         model: Any = self._model  # that it takes a cache was asked at the start
         with torch.no_grad(), at_step(step.computing(computed)):
             logits = model(ids, attention_mask=attention_mask, cache=self.cache)
-        positions = computed
-        if self._model.spec.shift and computed.start > 0:  # nothing computed predicts the first of these
-            logits, positions = logits[:, :-1], range(computed.start + 1, computed.stop)
-        elif self._model.spec.shift:
-            logits = torch.cat([logits[:, :1], logits[:, :-1]], dim=1)
-        return Predicted(logits=logits, positions=positions, computed=computed)
+        return Predicted(logits=logits, positions=computed, shift=self._model.spec.shift, computed=computed)
 
     def _span(self, step: StepNumber, block: range, width: int) -> range:
         """What is computed until the next refresh: every position that may be decided is among it."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from sinklens.attention.clock import StepNumber, at_step
 from sinklens.errors import UsageError
 from sinklens.models.language_model import LanguageModel
+from sinklens.sampling.predicted import Predicted
 
 
 def mask_id_of(model: LanguageModel, sampler: str) -> int:
@@ -53,7 +54,8 @@ def predict(
     """
     with torch.no_grad(), at_step(step):
         logits = model(ids, attention_mask=attention_mask)
-    return torch.cat([logits[:, :1], logits[:, :-1]], dim=1) if model.spec.shift else logits
+    whole = range(ids.shape[1])
+    return Predicted(logits=logits, positions=whole, shift=model.spec.shift).within(whole)
 
 
 def shown(

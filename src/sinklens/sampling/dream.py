@@ -9,8 +9,12 @@ With as many steps as tokens, truncation makes step 0 commit nothing and the las
 originals. Draws: `origin` draws the positions, then the tokens of those; the others draw tokens, then
 positions.
 
-One difference from the released code: where a row has fewer masks than the count of the batch, the original
-overwrites finished tokens with masks; here they stay.
+Kept from the released code: with a temperature, if the probabilities of one position do not add up to 1 within
+1e-6, as happens in bfloat16, no token of the step is drawn and all are the most probable; in float16 an entropy
+may be NaN, and such positions commit first.
+
+One difference: where a row has fewer masks than the count of the batch, the original overwrites finished tokens with
+masks; here they stay.
 """
 
 from collections.abc import Iterator
@@ -21,7 +25,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from sinklens.attention.clock import StepNumber
-from sinklens.errors import UsageError, choose
+from sinklens.errors import ModelError, UsageError, choose
 from sinklens.models.language_model import LanguageModel
 from sinklens.sampling import unmask
 from sinklens.sampling.block_cache import BlockCache, CachedRun, predict_with
@@ -30,13 +34,8 @@ from sinklens.sampling.checks import Number, at_least, not_negative, share
 from sinklens.sampling.step import Step
 from sinklens.sampling.undecided import Undecided, Usable, asked, on_card, refuse_unusable
 
-# Canvas after a step, positions committed, confidences, and what tells whether the logits could be used.
-_Outcome = tuple[
-    Int[Tensor, "batch position"],
-    Bool[Tensor, "batch position"],
-    Float[Tensor, "batch position"],
-    Float[Tensor, "*some position"],
-]
+# Canvas after a step, positions committed, confidences.
+_Outcome = tuple[Int[Tensor, "batch position"], Bool[Tensor, "batch position"], Float[Tensor, "batch position"]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +96,9 @@ class DreamSampler:
     ) -> Iterator[Step]:
         answer = range(canvas.shape[1] - self.length, canvas.shape[1])
         earliest = 0 if bool((canvas[:, : answer.start] == mask_id).any()) else answer.start
-        picked = not on_card(canvas) or bool(self.temperature or self.alg_temp)  # draws are made for masks alone
+        sorts_few = self.alg == "origin" and (self.top_p is not None or self.top_k is not None)  # those that commit
+        # Draws are made for masks alone.
+        picked = not on_card(canvas) or bool(self.temperature or self.alg_temp or sorts_few)
         window = None if picked else range(earliest, answer.stop)
         times = torch.linspace(1, self.eps, self.steps + 1)
         usable = Usable()
@@ -106,15 +107,17 @@ class DreamSampler:
             count = asked(masked.sum())
             number = StepNumber(index, canvas=canvas, masked=masked)
             predicted = predict_with(cached, model, canvas, attention_mask, number, block=answer)
-            undecided = Undecided(where=masked, window=window).among(predicted.positions)
+            undecided = Undecided(where=masked, window=window).among(predicted.targets)
             logits = undecided.logits(predicted)
-            if picked:
-                refuse_unusable(logits, index)  # at once: nothing can be drawn from NaN
+            best = logits.amax(dim=-1)
+            if picked:  # at once: nothing can be drawn from NaN
+                refuse_unusable((best / (self.temperature or 1)).unsqueeze(-1), index)
+            else:
+                usable.look(undecided.spread(best * 0, outside=-torch.inf), index)
             last = index == self.steps - 1
             leaving = torch.ones(()) if last else 1 - times[index + 1] / times[index]
             step = self._by_chance if self.alg == "origin" else self._by_confidence
-            canvas, committed, confidence, best = step(canvas, undecided, logits, leaving, count())
-            usable.look(best, index)
+            canvas, committed, confidence = step(canvas, undecided, logits, leaving, count())
             yield Step(
                 index=index,
                 canvas=canvas,
@@ -136,11 +139,10 @@ class DreamSampler:
         none = torch.full(canvas.shape, torch.nan, device=canvas.device)
         committed = undecided.where.masked_scatter(undecided.where, chosen)
         if undecided.window is None:
-            tokens = unmask.draw_tokens(self._probabilities(logits[chosen]), self.temperature)
-            return canvas.masked_scatter(committed, tokens), committed, none, none[:0]
-        tokens = unmask.draw_tokens(self._probabilities(logits), 0)
-        best = undecided.spread(logits.amax(dim=-1) * 0, outside=-torch.inf)
-        return torch.where(committed, undecided.put(tokens, canvas), canvas), committed, none, best
+            tokens = unmask.draw_or_take_best(self._probabilities(logits[chosen]), self.temperature)
+            return canvas.masked_scatter(committed, tokens), committed, none
+        tokens = unmask.draw_or_take_best(self._probabilities(logits), 0)
+        return torch.where(committed, undecided.put(tokens, canvas), canvas), committed, none
 
     def _by_confidence(
         self,
@@ -151,7 +153,7 @@ class DreamSampler:
         masks: int,
     ) -> _Outcome:
         probabilities = self._probabilities(logits)
-        tokens = unmask.draw_tokens(probabilities, self.temperature)
+        tokens = unmask.draw_or_take_best(probabilities, self.temperature)
         if self.alg == "maskgit_plus":
             values = unmask.maskgit_plus(probabilities, tokens)
         elif self.alg == "topk_margin":
@@ -164,11 +166,15 @@ class DreamSampler:
         if count == 0:
             committed = torch.zeros_like(undecided.where)
         elif self.alg_temp:
+            if bool(confidence.isnan().any()):
+                raise ModelError(
+                    "an entropy in float16 is NaN where a probability is 0, so no positions can be drawn by it; load "
+                    "the model in bfloat16 or float32, or leave alg_temp out"
+                )
             committed = unmask.select_drawn(confidence, count, self.alg_temp)
         else:
-            committed = unmask.select_top(confidence, [count] * len(canvas))
-        canvas = torch.where(committed, undecided.put(tokens, canvas), canvas)
-        return canvas, committed, confidence, confidence
+            committed = unmask.select_top(confidence, count)
+        return torch.where(committed, undecided.put(tokens, canvas), canvas), committed, confidence
 
     def _probabilities(self, logits: Float[Tensor, "*place vocab"]) -> Float[Tensor, "*place vocab"]:
         return unmask.filtered_probabilities(logits, self.temperature, self.top_p, self.top_k)

@@ -131,14 +131,14 @@ class _Loop:
         for first in range(start, start + self.sampler.length, size):
             block = range(first, first + size)
             inside = torch.arange(canvas.shape[1], device=canvas.device) < block.stop
-            for counts in self._quotas(len(canvas)):
+            for count in self._quotas():
                 masked = canvas == self.mask_id
                 eligible = masked & inside
-                if counts is None and not bool(eligible.any()):
+                if count is None and not bool(eligible.any()):
                     break
                 number = StepNumber(index, canvas=canvas, masked=masked, block=block, rows=len(canvas))
                 window = range(earliest, block.stop) if on_card(canvas) else None
-                step = self._step(number, Undecided(where=eligible, window=window), counts, usable)
+                step = self._step(number, Undecided(where=eligible, window=window), count, usable)
                 canvas, index = step.canvas, index + 1
                 yield step
                 if self._eos_reached(canvas, start):
@@ -146,7 +146,7 @@ class _Loop:
             if self._turn_ended(canvas[:, block.stop - 1]):
                 return
 
-    def _quotas(self, rows: int) -> Iterator[list[int] | None]:
+    def _quotas(self) -> Iterator[int | None]:
         """How many positions each row commits, step by step; None: whatever passes the threshold.
 
         A block is all masks when its turn comes, so nobody has to be asked.
@@ -154,23 +154,22 @@ class _Loop:
         if self.sampler.threshold is not None:
             return repeat(None)
         steps = self.sampler.steps * self.sampler.block // self.sampler.length
-        masked = torch.ones(rows, self.sampler.block, dtype=torch.bool)
-        return iter(unmask.transfer_schedule(masked, steps).T.tolist())
+        return iter(unmask.transfer_schedule(self.sampler.block, steps))
 
-    def _step(self, number: StepNumber, undecided: Undecided, counts: list[int] | None, usable: Usable) -> Step:
+    def _step(self, number: StepNumber, undecided: Undecided, count: int | None, usable: Usable) -> Step:
         canvas, block = number.canvas, number.block
         assert canvas is not None
         assert block is not None
         predicted = self._logits(number, block)
-        undecided = undecided.among(predicted.positions)
+        undecided = undecided.among(predicted.targets)
         tokens, values, best = self._decide(undecided.logits(predicted), undecided)
         confidence = undecided.spread(values, outside=-torch.inf)
         usable.look(confidence if best is None else undecided.spread(best, outside=-torch.inf), number)
-        if counts is None:
+        if count is None:
             assert self.sampler.threshold is not None
             committed = unmask.select_above(confidence, self.sampler.threshold)
         else:
-            committed = unmask.select_top(confidence, counts)
+            committed = unmask.select_top(confidence, count)
         return Step(
             index=int(number),
             canvas=torch.where(committed, undecided.put(tokens, canvas), canvas),
@@ -195,8 +194,9 @@ class _Loop:
         self, logits: Float[Tensor, "*place vocab"], undecided: Undecided
     ) -> tuple[Int[Tensor, "*place"], Float[Tensor, "*place"], Float[Tensor, "*place"] | None]:
         """Token and confidence of each place, and what tells whether they can be used, if the confidence does not."""
-        settings = self.sampler
+        settings, best = self.sampler, None
         if settings.logits_eos_inf or settings.confidence_eos_eot_inf:
+            best = logits.amax(dim=-1) * 0  # of eos and eot too, which are lost below
             logits = logits.clone()
         if settings.logits_eos_inf:
             logits[..., self.eos_id].fill_(-torch.inf)
@@ -211,12 +211,14 @@ class _Loop:
         tokens = unmask.propose_tokens(proposable, settings.temperature, noise)
         if settings.remasking == "random":
             drawn = undecided.of(torch.rand(undecided.where.shape, device=logits.device))
-            return tokens, drawn, logits.amax(dim=-1) * 0
+            left = logits.amax(dim=-1) * 0
+            return tokens, drawn, left if best is None else best + left
         if settings.confidence_eos_eot_inf:
             logits[..., self.eot_id].fill_(-torch.inf)
             if settings.temperature == 0:
                 logits[..., self.eos_id].fill_(-torch.inf)
-        return tokens, unmask.token_probability(logits.double() if self.mmada else logits, tokens), None
+        values = unmask.token_probability(logits.double() if self.mmada else logits, tokens)
+        return tokens, values, None if best is None else best + values
 
     def _eos_reached(self, canvas: Int[Tensor, "batch position"], start: int) -> bool:
         """LLaDA's stop: every row has an eos behind the prompt with no mask before it."""

@@ -16,18 +16,19 @@ class Predicted:
     shift: bool = False  # those at p are for p + 1, and position 0 keeps its own
     computed: range | None = None  # by the forward; None: the whole canvas
 
+    @property
+    def targets(self) -> range:
+        """The positions that they are for."""
+        start, stop = self.positions.start, self.positions.stop
+        return range(start + 1, stop) if self.shift and start > 0 else self.positions
+
     def at(self, where: Bool[Tensor, "rows canvas"]) -> Float[Tensor, " row vocab"]:
         """A copy of the logits for the True positions, row-major."""
-        return self._moved()[where[:, self.positions.start : self.positions.stop]]
+        return self.within(self.targets)[where[:, self.targets.start : self.targets.stop]]
 
     def within(self, window: range) -> Float[Tensor, "rows window vocab"]:
-        """The logits for a window of positions: no copy, unless they have to be moved at position 0."""
-        first = window.start - self.positions.start
-        if not self.shift:
-            return self.logits[:, first : first + len(window)]
-        if first > 0:
-            return self.logits[:, first - 1 : first - 1 + len(window)]
-        return self._moved()[:, first : first + len(window)]
-
-    def _moved(self) -> Float[Tensor, "rows position vocab"]:
-        return torch.cat([self.logits[:, :1], self.logits[:, :-1]], dim=1) if self.shift else self.logits
+        """The logits for a window of the targets: no copy, unless they have to be moved at position 0."""
+        first = window.start - self.positions.start - self.shift
+        if first < 0:
+            return torch.cat([self.logits[:, :1], self.logits[:, : len(window) - 1]], dim=1)
+        return self.logits[:, first : first + len(window)]

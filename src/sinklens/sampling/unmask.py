@@ -10,15 +10,13 @@ confidence over the canvas is -inf where a position may not commit.
 import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
+from torch.distributions import Categorical
 
 
-def transfer_schedule(masked: Bool[Tensor, "batch position"], steps: int) -> Int[Tensor, "batch steps"]:
-    """How many positions each row commits in each step: floor(n / steps), the first n mod steps steps one
-    more.
-    """
-    count = masked.sum(dim=1, keepdim=True)
-    early = torch.arange(steps, device=masked.device) < count % steps
-    return count // steps + early
+def transfer_schedule(masks: int, steps: int) -> list[int]:
+    """How many positions a row commits in each step: floor(n / steps), the first n mod steps steps one more."""
+    each, more = divmod(masks, steps)
+    return [each + (step < more) for step in range(steps)]
 
 
 def gumbel_noise(shape: torch.Size, device: torch.device) -> Float64[Tensor, "..."]:
@@ -44,18 +42,14 @@ def token_probability(logits: Float[Tensor, "*place vocab"], tokens: Int[Tensor,
     return logits.softmax(dim=-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
 
-def select_top(confidence: Float[Tensor, "batch position"], counts: list[int]) -> Bool[Tensor, "batch position"]:
-    """The `counts[row]` most confident positions of each row, never one that may not commit."""
+def select_top(confidence: Float[Tensor, "batch position"], count: int) -> Bool[Tensor, "batch position"]:
+    """The `count` most confident positions of each row, NaN before all others, never one that may not commit.
+
+    Equal confidences fall as in the originals: a row's topk does not depend on the rows beside it.
+    """
     chosen = torch.zeros_like(confidence, dtype=torch.bool)
-    # Rows of one count together. Equal confidences fall as in the originals, which go row by row: a row's topk does not
-    # depend on the rows beside it, but on its count it does.
-    if len(set(counts)) == 1:  # nearly always; then nothing is copied to the card
-        chosen.scatter_(1, confidence.topk(counts[0]).indices, True)
-        return chosen & (confidence > -torch.inf)
-    for count in set(counts):
-        alike = confidence.new_tensor([row for row, own in enumerate(counts) if own == count], dtype=torch.long)
-        chosen[alike.unsqueeze(1), confidence[alike].topk(count).indices] = True
-    return chosen & (confidence > -torch.inf)
+    chosen.scatter_(1, confidence.topk(count).indices, True)
+    return chosen & (confidence != -torch.inf)
 
 
 def select_above(confidence: Float[Tensor, "batch position"], threshold: float | int) -> Bool[Tensor, "batch position"]:
@@ -103,6 +97,19 @@ def draw_tokens(probabilities: Float[Tensor, "*place vocab"], temperature: float
     return torch.multinomial(probabilities, num_samples=1).squeeze(-1)
 
 
+def draw_or_take_best(probabilities: Float[Tensor, "*place vocab"], temperature: float | int) -> Int[Tensor, "*place"]:
+    """As `draw_tokens`, but nothing is drawn, and every row takes its most probable token, where torch.distributions
+    refuses one of them: its probabilities, rounded to bfloat16 or float16, do not add up to 1 within 1e-6.
+    """
+    if temperature == 0:
+        return probabilities.argmax(dim=-1)
+    try:
+        tokens: Tensor = Categorical(probs=probabilities).sample()  # type: ignore[no-untyped-call]
+    except ValueError:
+        return probabilities.argmax(dim=-1)
+    return tokens
+
+
 def maskgit_plus(
     probabilities: Float[Tensor, "*place vocab"], tokens: Int[Tensor, "*place"]
 ) -> Float[Tensor, "*place"]:
@@ -117,7 +124,7 @@ def topk_margin(probabilities: Float[Tensor, "*place vocab"]) -> Float[Tensor, "
 
 
 def negative_entropy(probabilities: Float[Tensor, "*place vocab"]) -> Float[Tensor, "*place"]:
-    """sum p ln(p + 1e-10)."""
+    """sum p ln(p + 1e-10); NaN in float16 where a p is 0, for 1e-10 is 0 there too."""
     return (probabilities * torch.log(probabilities + 1e-10)).sum(dim=-1)
 
 
