@@ -193,7 +193,7 @@ def whole(card: Card, steps: int, seconds: float, folder: Path, *, detail: str) 
         maker = run.maker()
         with Behind() as behind:
             for made in run.numbers():
-                behind.do(lambda made=made: written(made, lambda numbers: sample.add(maker.rows(numbers), copy=False)))
+                behind.do(lambda made=made: written(made, lambda numbers: sample.add(maker.rows(numbers))))
         ids = run.canvas.astype(np.int32)
         sample.end(SampleEnd(prompt=None, text=None, prompt_length=PROMPT, ids=ids, tokens={}))
     return time.perf_counter() - began

@@ -26,6 +26,7 @@ from sinklens.recording.scribe import Scribe, SentSample
 from sinklens.recording.steps import Recorder
 from sinklens.sampling.generate import finish
 from sinklens.sampling.step import Sampler
+from sinklens.traces.folder import finished_samples
 from sinklens.traces.read import Trace, open_trace
 from sinklens.traces.rows import SampleEnd
 from sinklens.traces.write import TraceWriter
@@ -92,8 +93,9 @@ def run_plan(
     """Record every sample that is not there yet."""
     to = Path(to)
     settings: dict[str, Any] = {"samples": len(plan.ids), "resume": resume, "exact": plan.wanted.exact}
+    elsewhere = wants_scribe(plan) and _something_missing(plan, to, resume=resume)
     with (
-        Scribe() if wants_scribe(plan) else nullcontext() as scribe,  # it starts while the weights are hashed
+        Scribe() if elsewhere else nullcontext() as scribe,  # it starts while the weights are hashed
         TraceWriter.create(to, plan.manifest(), **settings) as writer,
     ):
         for number in writer.missing:
@@ -126,6 +128,12 @@ def wants_scribe(plan: Plan) -> bool:
     """Whether samples are written by another process: where steps are short and much is to be written."""
     short_steps = plan.model.device.type == "cuda" and sys.platform == "linux"
     return short_steps and plan.estimate() >= SCRIBE_BYTES * len(plan.ids)
+
+
+def _something_missing(plan: Plan, to: Path, *, resume: bool) -> bool:
+    """Whether a sample is to be written, as it looks before the folder is ours."""
+    there = len(finished_samples(to))
+    return there < len(plan.ids) if resume else there == 0
 
 
 def _record(plan: Plan, number: int, writer: TraceWriter, scribe: Scribe | None, progress: Progress | None) -> None:

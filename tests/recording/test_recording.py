@@ -1,6 +1,8 @@
 """A trace of a real run: what is on disk is what observing and generating give, for canvases and for causal models."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +19,8 @@ from sinklens.attention.clock import StepNumber, at_step
 from sinklens.attention.seam import scopes_of
 from sinklens.errors import ObservationError, UsageError
 from sinklens.models.load import wrap
-from sinklens.recording.rows import RowMaker
+from sinklens.recording.plan import plan_trace
+from sinklens.recording.rows import RowMaker, StepNumbers
 from sinklens.recording.steps import Recorder
 from sinklens.recording.wanted import Wanted
 from sinklens.verification.certificate import describe_files, write_certificate
@@ -172,6 +175,33 @@ def test_maps_are_kept_where_asked(golden: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(found[3, 1, 2].sum(0), made.layer(0, 1).received[3, 2], rtol=1e-4)
 
 
+@pytest.mark.parametrize("detail", ["full", "sinks"])
+def test_nothing_is_kept_of_arrays_that_are_gone(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, detail: str
+) -> None:
+    """Those of a step on a card lie where those of a later one will."""
+    model, lent = sl.load(golden / "llada"), Recorder._numbers
+    options: dict[str, Any] = {"maps": [(1, 2, step) for step in range(4)], "detail": detail}
+
+    @contextmanager
+    def taken_back(*given: Any, **named: Any) -> Iterator[StepNumbers]:
+        with lent(*given, **named) as numbers:
+            seen = numbers.attention
+            assert seen is not None
+            maps = {site: np.ascontiguousarray(values) for site, values in seen.maps.items()}
+            yield replace(numbers, attention=replace(seen, maps=maps))
+            for array in (*seen.arrays.values(), *maps.values(), seen.hidden):
+                assert array is not None
+                array[...] = -1
+
+    whole = sl.trace(model, [PROMPT], LLADA, to=tmp_path / "whole", **options)
+    monkeypatch.setattr(Recorder, "_numbers", taken_back)
+    made = sl.trace(model, [PROMPT], LLADA, to=tmp_path / "t", **options)
+    for table in ("attention", "uniform", "norms", "hidden", "maps"):
+        assert made.table(table).equals(whole.table(table)), table
+    assert len(made.table("maps")) == 4
+
+
 def test_a_map_of_a_step_that_never_ran_is_said(golden: Path, tmp_path: Path, told: list[str]) -> None:
     sl.trace(sl.load(golden / "llada"), [PROMPT], LLADA, to=tmp_path / "t", maps=[(0, 0, 99)])
     assert told == ["no map of layer 0, head 0 at step 99 in prompt 0: the run was not that long"]
@@ -298,6 +328,54 @@ def test_a_sampler_of_ones_own_must_say_what_it_reads(golden: Path, tmp_path: Pa
     made = sl.trace(model, [PROMPT], Announcing(), to=tmp_path / "spoken")
     assert made.manifest["sampler"] == {"name": "Announcing"}
     assert made.canvases(0).masked.sum(-1).tolist() == [4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("said", [{}, {"steps": "all"}, {"steps": [4, 4]}, {"steps": True}])
+def test_a_sampler_of_ones_own_may_say_anything(golden: Path, tmp_path: Path, said: dict[str, Any]) -> None:
+    """Of its steps, which a built-in sampler tells in numbers."""
+    sampler = SimpleNamespace(run=LLADA.run, **said)
+    model = sl.load(golden / "llada")
+    plan = plan_trace(model, [PROMPT], sampler)
+    assert (plan.steps, plan.keys) == (1, [len(PROMPT)]) and plan.estimate() > 0
+    assert sl.trace(model, [PROMPT], sampler, to=tmp_path / "t").complete
+
+
+def test_a_samplers_numbers_are_taken(golden: Path) -> None:
+    model = sl.load(golden / "llada")
+    for said, steps in (({"steps": np.int64(6)}, 6), ({"length": 9}, 9), ({"steps": 0, "length": 9}, 9)):
+        plan = plan_trace(model, [PROMPT], SimpleNamespace(run=LLADA.run, **said))
+        assert plan.steps == steps and plan.keys == [len(PROMPT) + said.get("length", 0)]
+
+
+class SideAttention(torch.nn.Identity):
+    """What makes a block of whoever has it."""
+
+
+class Aside(torch.nn.Module):
+    """A block that the model runs beside its own, of another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = SideAttention()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attn(x)
+
+
+def test_blocks_that_are_no_layers_have_no_hidden_norms(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = sl.load(golden / "llada")
+    model.aside = torch.nn.ModuleList([Aside()])
+    forward = model.forward
+
+    def both(ids: torch.Tensor, *given: Any, **named: Any) -> Any:
+        model.aside[0](torch.ones(len(ids), 2, 4))
+        return forward(ids, *given, **named)
+
+    monkeypatch.setattr(model, "forward", both)
+    made = sl.trace(model, [PROMPT], LLADA, to=tmp_path / "t")
+    assert made.complete and made.layer(0, 1, norms=True).hidden_norm is None
 
 
 def test_a_trace_carries_the_certificate_of_its_model(

@@ -20,7 +20,7 @@ from hypothesis.extra import numpy as hnp
 
 import sinklens as sl
 from sinklens import run
-from sinklens.errors import TraceError
+from sinklens.errors import TraceError, UsageError
 from sinklens.recording import scribe, serve, wire
 from sinklens.recording.scribe import Scribe
 
@@ -35,14 +35,14 @@ SAMPLERS = {
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[Scribe]:
     """Whatever a trace writes, another process does; those that were started."""
     started: list[Scribe] = []
-    start = Scribe._start
+    start = Scribe.__init__
 
     def noted(self: Scribe) -> None:
         start(self)
         started.append(self)
 
     monkeypatch.setattr(run, "wants_scribe", lambda _: True)
-    monkeypatch.setattr(Scribe, "_start", noted)
+    monkeypatch.setattr(Scribe, "__init__", noted)
     return started
 
 
@@ -106,9 +106,7 @@ def test_a_process_that_is_killed(golden: Path, tmp_path: Path, elsewhere: list[
     folder = tmp_path / "a"
 
     def kill() -> None:
-        process = elsewhere[-1]._process
-        assert process is not None
-        process.kill()
+        elsewhere[-1]._process.kill()
 
     with pytest.raises(TraceError, match=r"process that writes the trace ended with status -9 .*: resume"):
         traced(golden, folder, progress=at_step(3, kill))
@@ -125,7 +123,7 @@ def test_an_interrupt_ends_the_process(golden: Path, tmp_path: Path, elsewhere: 
     with pytest.raises(KeyboardInterrupt):
         traced(golden, tmp_path / "a", progress=at_step(3, interrupt))
     assert sl.open_trace(tmp_path / "a").samples == [0] and not list(tmp_path.rglob("*.part"))
-    assert elsewhere[0]._process is None
+    assert elsewhere[0]._process.returncode is not None
     assert traced(golden, tmp_path / "a", resume=True).complete
 
 
@@ -137,7 +135,16 @@ def test_a_disk_that_refuses_is_told_as_here(
     monkeypatch.setattr(scribe, "COMMAND", "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); " + code)
     with pytest.raises(TraceError, match=r"cannot write sample 0 to .*File too large.*0 of 2 samples .*make room"):
         traced(golden, tmp_path / "a")
-    assert not list(tmp_path.rglob("*.part")) and elsewhere[0]._process is None
+    assert not list(tmp_path.rglob("*.part")) and elsewhere[0]._process.returncode is not None
+
+
+def test_none_is_started_where_nothing_is_written(golden: Path, tmp_path: Path, elsewhere: list[Scribe]) -> None:
+    traced(golden, tmp_path / "a")
+    assert len(elsewhere) == 1
+    assert traced(golden, tmp_path / "a", resume=True).complete
+    with pytest.raises(UsageError, match="already holds a trace that is complete"):
+        traced(golden, tmp_path / "a")
+    assert len(elsewhere) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """Row groups made apart and joined: the bytes of one writer, and footers read and written back."""
 
+import errno
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sinklens.errors import TraceError
 from sinklens.traces import files, makers, sample, sifting, thrift
+from sinklens.traces import joined as joined_module
 from sinklens.traces.joined import TAIL, JoinedFile
 from sinklens.traces.schema import TABLES, schema
 from sinklens.traces.storage import Storage
-from traces.synthetic import write_trace
+from traces.synthetic import end_of, manifest, steps_of, write_trace
 
 
 def table(rows: int, seed: int) -> pa.Table:
@@ -41,10 +45,11 @@ OPTIONS = {
 }
 
 
-def alone(part: pa.Table, *, index: bool = False) -> memoryview:
+def alone(part: pa.Table, *, index: bool = False, group: int | None = None) -> memoryview:
+    """A file of row groups of `group` rows, or of one."""
     made = pa.BufferOutputStream()
     with pq.ParquetWriter(made, part.schema, **OPTIONS, write_page_index=index) as writer:
-        writer.write_table(part, row_group_size=max(1, len(part)))
+        writer.write_table(part, row_group_size=group or max(1, len(part)))
     return memoryview(made.getvalue())
 
 
@@ -63,19 +68,57 @@ def repeats(path: Path) -> bool:
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=20), seed=st.integers(0, 99))
-def test_the_bytes_of_one_writer(tmp_path: Path, sizes: list[int], seed: int) -> None:
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=20),
+    seed=st.integers(0, 99),
+    group=st.none() | st.integers(1, 40),
+)
+def test_the_bytes_of_one_writer(tmp_path: Path, sizes: list[int], seed: int, group: int | None) -> None:
     parts = [table(rows, seed + i) for i, rows in enumerate(sizes)]
     whole = tmp_path / "whole.parquet"
     with pq.ParquetWriter(str(whole), parts[0].schema, **OPTIONS) as writer:
         for part in parts:
-            writer.write_table(part, row_group_size=max(1, len(part)))
-    made = joined(tmp_path / "joined.parquet", [alone(part) for part in parts])
+            writer.write_table(part, row_group_size=group or max(1, len(part)))
+    made = joined(tmp_path / "joined.parquet", [alone(part, group=group) for part in parts])
     if repeats(whole):
         assert pq.read_table(tmp_path / "joined.parquet").equals(pa.concat_tables(parts))
         assert not repeats(tmp_path / "joined.parquet")
     else:
         assert made == whole.read_bytes()
+
+
+def test_a_disk_that_fails_while_it_is_seen_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written is seen to the disk now and then, by whoever joins; its error is the trace's."""
+
+    def failing(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(joined_module, "SYNC_BYTES", 1)
+    write_trace(tmp_path / "whole")
+    monkeypatch.setattr(joined_module, "os", SimpleNamespace(fsync=failing))
+    with pytest.raises(TraceError, match=r"Input/output error"):
+        write_trace(tmp_path / "a")
+    assert not list((tmp_path / "a" / "samples").iterdir())
+
+
+@pytest.mark.parametrize("steps", [8, 9, 20])
+def test_the_last_steps_leave_in_shorter_runs(tmp_path: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is known how many will come; the same rows."""
+    monkeypatch.setattr(sample, "BUFFER_BYTES", 20_000)
+    groups = {}
+    for known in (None, steps):
+        folder = tmp_path / str(known)
+        folder.mkdir()
+        about = {"manifest": manifest(), "storage": Storage(), "guard": nullcontext, "steps": known}
+        writer = sample.SampleWriter(folder, 0, **about)
+        for rows in steps_of(0, steps=steps):
+            writer.add(rows)
+        writer.end(end_of(0))
+        writer.close()
+        groups[known] = pq.ParquetFile(folder / "steps.parquet").num_row_groups
+    order = [("step", "ascending"), ("layer", "ascending"), ("head", "ascending")]
+    rows_of = [pq.read_table(tmp_path / str(known) / "attention.parquet").sort_by(order) for known in groups]
+    assert rows_of[0].equals(rows_of[1]) and groups[steps] > groups[None]
 
 
 def test_places_of_an_index_move_too(tmp_path: Path) -> None:

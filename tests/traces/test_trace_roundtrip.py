@@ -254,3 +254,23 @@ def test_the_estimate_is_near(tmp_path: Path, sizes: dict[str, Any], causal: boo
     assert real / 1.5 < guess < real * 1.5
     fewer = estimate_bytes(samples=2, kv_heads=2, causal=causal, exact=exact, detail="sinks", **sizes | {"keys": 192})
     assert fewer < estimate_bytes(samples=2, kv_heads=2, causal=causal, exact=exact, **sizes | {"keys": 192})
+
+
+def test_a_later_step_may_have_wider_numbers(tmp_path: Path) -> None:
+    """Numbers of one column lie one step behind the other: the width of the first does not decide."""
+
+    def narrowed(rows: AttentionRows, step: int) -> AttentionRows:
+        return replace(rows, received=rows.received.astype(np.float16)) if step == 0 else rows
+
+    came = [rows.attention for rows in steps_of(0)]
+    with TraceWriter.create(tmp_path / "a", manifest(), samples=1, exact=True) as writer:
+        with writer.sample(0) as sample:
+            for rows in steps_of(0):
+                assert rows.attention is not None
+                sample.add(replace(rows, attention=narrowed(rows.attention, rows.step)))
+            sample.end(end_of(0))
+        writer.finish()
+    read = open_trace(tmp_path / "a").layer(0, 1)
+    for step, seen in enumerate(came):
+        assert seen is not None
+        np.testing.assert_array_equal(read.received[step], narrowed(seen, step).received[1].astype(np.float32))

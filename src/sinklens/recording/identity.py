@@ -2,17 +2,17 @@
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, is_dataclass
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain, islice
 from pathlib import Path
 from threading import local
 from typing import Any
 
 import torch
+from jaxtyping import UInt8
 from torch import nn
 
 from sinklens.sinks.tokens import classify_token
@@ -52,35 +52,52 @@ def hash_weights(model: nn.Module) -> str | None:
     state = sorted(model.state_dict(keep_vars=True).items())
     if any(not isinstance(tensor, torch.Tensor) or tensor.device.type == "meta" for _, tensor in state):
         return None
-    if any(tensor.is_cuda for _, tensor in state):
-        torch.cuda.synchronize()  # each thread copies on a stream of its own
-    pieces = [(tensor.detach().contiguous().flatten().view(torch.uint8)).split(PIECE) for _, tensor in state]
-    digest = sha256()
+    for card in {tensor.device for _, tensor in state if tensor.is_cuda}:
+        torch.cuda.synchronize(card)  # each thread copies on a stream of its own
+    digest, hasher = sha256(), _Hasher()
+    coming: list[Callable[[], bytes]] = []
     with ThreadPoolExecutor() as threads:
-        digests = threads.map(_Hasher().digest, chain.from_iterable(pieces))
-        for (name, tensor), parts in zip(state, pieces, strict=True):
-            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-            for part in islice(digests, len(parts)):
-                digest.update(part)
+        for name, tensor in state:
+            if not tensor.is_contiguous():
+                digest.update(_settled(coming))  # one copy at a time
+            coming.append(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode)
+            coming.extend(threads.submit(hasher.digest, piece).result for piece in torch.split(_bytes(tensor), PIECE))
+        digest.update(_settled(coming))
     return digest.hexdigest()
+
+
+def _settled(coming: list[Callable[[], bytes]]) -> bytes:
+    """All that was coming, in order; nothing is then."""
+    come = b"".join(one() for one in coming)
+    coming.clear()
+    return come
+
+
+def _bytes(tensor: torch.Tensor) -> UInt8[torch.Tensor, " byte"]:
+    """In the order of its axes, however it lies: then they are a copy, which is there when this returns."""
+    lined = tensor.detach().contiguous()
+    if tensor.is_cuda and not tensor.is_contiguous():
+        torch.cuda.synchronize(tensor.device)
+    return lined.flatten().view(torch.uint8)
 
 
 class _Hasher(local):
     """Of bytes; those of a card pass through a place of each thread's own."""
 
     def __init__(self) -> None:
-        self._place: torch.Tensor | None = None
+        self._ways: dict[torch.device, tuple[torch.Tensor, Any]] = {}  # by card: the place, a stream to it
 
-    def digest(self, piece: torch.Tensor) -> bytes:
+    def digest(self, piece: UInt8[torch.Tensor, " byte"]) -> bytes:
         if not piece.is_cuda:
             return sha256(piece.cpu().numpy().data).digest()
-        if self._place is None:
-            self._place = torch.empty(PIECE, dtype=torch.uint8, pin_memory=True)
-            self._stream: Any = torch.cuda.Stream(piece.device)  # type: ignore[no-untyped-call]
-        place = self._place[: len(piece)]
-        with torch.cuda.stream(self._stream):
+        if piece.device not in self._ways:
+            stream = torch.cuda.Stream(piece.device)  # type: ignore[no-untyped-call]
+            self._ways[piece.device] = torch.empty(PIECE, dtype=torch.uint8, pin_memory=True), stream
+        whole, stream = self._ways[piece.device]
+        place = whole[: len(piece)]
+        with torch.cuda.stream(stream):
             place.copy_(piece, non_blocking=True)
-            self._stream.synchronize()
+            stream.synchronize()
         return sha256(place.numpy().data).digest()
 
 

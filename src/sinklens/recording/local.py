@@ -45,11 +45,10 @@ class LocalSample:
             steps=begin.steps,
         )
         self._maker = RowMaker(begin.spec, begin.wanted, begin.prompt)
-        self._copy = begin.wanted.detail == "sinks"  # whose steps wait for their neighbours
 
     def add(self, numbers: StepNumbers) -> None:
-        """Arrays of `numbers` are not looked at afterwards."""
-        self._writer.add(self._maker.rows(numbers), copy=self._copy)
+        """Arrays of `numbers` may be gone afterwards: whatever waits for its row group is a copy."""
+        self._writer.add(self._maker.rows(numbers))
 
     def end(self, end: SampleEnd) -> None:
         """What is known now; then all of it is on the disk."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from sinklens.models.load import wrap
@@ -40,13 +41,17 @@ class Plan:
     @property
     def steps(self) -> int:
         """Forwards a sample takes, as far as the sampler says."""
-        said = getattr(self.sampler, "steps", None) or getattr(self.sampler, "length", None)
-        return 1 if said is None else int(said)
+        return self._said("steps") or self._said("length") or 1
 
     @property
     def keys(self) -> list[int]:
         """How wide the canvas of each sample will be."""
-        return [len(row) + int(getattr(self.sampler, "length", 0)) for row in self.ids]
+        return [len(row) + self._said("length") for row in self.ids]
+
+    def _said(self, name: str) -> int:
+        """A number that the sampler has; 0 where it has none of that name, or something else."""
+        said = getattr(self.sampler, name, None)
+        return int(said) if isinstance(said, Integral) and not isinstance(said, bool) else 0
 
     def estimate(self) -> int:
         """Bytes the trace will take on disk, about."""

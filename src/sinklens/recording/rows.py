@@ -27,7 +27,7 @@ class AttentionNumbers:
     """What was measured in one forward, of a batch of one row."""
 
     arrays: Mapping[str, Float[np.ndarray, "layer _ *rest"]]  # fields of the records, those that all layers have
-    hidden: Float[np.ndarray, "block batch query"] | None = None
+    hidden: Float[np.ndarray, "block batch query"] | None = None  # where there is one block a layer
     maps: Mapping[tuple[int, int], Float[np.ndarray, "query key"]] = field(default_factory=dict)
     null_mass: Float[np.ndarray, "layer batch head"] | None = None
     groups: tuple[str, ...]
@@ -54,7 +54,7 @@ class RowMaker:
     """Makes the rows of one run, step by step, in order."""
 
     def __init__(self, spec: ModelSpec, wanted: Wanted, prompt: Int[np.ndarray, " position"]) -> None:
-        self._wanted, self._causal, self._layers = wanted, spec.causal, spec.layers
+        self._wanted, self._causal = wanted, spec.causal
         self._mask_id = None if spec.causal else spec.mask_id
         every = wanted.heads == tuple(range(spec.heads))
         self._heads: Some = slice(None) if every else list(wanted.heads)
@@ -144,8 +144,8 @@ class RowMaker:
         return values if values is None or values.ndim != 3 else self._sums.carry(name, values)
 
     def _hidden(self, seen: AttentionNumbers) -> Float[np.ndarray, "layer query"] | None:
-        """Of the blocks of the layers that are kept, where there is one block a layer."""
-        if seen.hidden is None or len(seen.hidden) != self._layers:
+        """Of the layers that are kept."""
+        if seen.hidden is None:
             return None
         found: np.ndarray = seen.hidden[list(self._wanted.layers), 0]
         return found

@@ -3,16 +3,17 @@
 One interpreter does one thing at a time: rows and row groups made in threads of the process that runs the model keep it
 from its card, and a step of a few milliseconds waits for them. So the numbers of a step go to another process as they
 come, a few megabytes through a socket, and all else happens there (recording/serve.py). Two things come back: that a
-sample is whole, or what went wrong. The process ends with its socket, and with the one that started it.
+sample is whole, or what went wrong. The process ends with its socket, and with the one that started it; a Ctrl-C is for
+that one alone, in whose group of processes it is not.
 """
 
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from select import select
 from typing import Any
 
 from sinklens import errors
@@ -23,19 +24,45 @@ from sinklens.recording.rows import StepNumbers
 from sinklens.traces.files import Guard
 from sinklens.traces.rows import SampleEnd
 
-COMMAND = (
-    "import sys; source, *given = sys.argv[1:]; sys.path.insert(0, source); "
-    "from sinklens.recording.serve import serve; serve(*map(int, given))"
-)
+PATIENCE = 10  # seconds, for a process that has let go of its socket
+
+# What keeps it from serving is told in a message as wire.py makes them, without numpy, which may be what is missing. At
+# its end no thread is waited for.
+COMMAND = """import json, os, socket, struct, sys
+path, descriptor, parent = sys.argv[1:]
+channel, status = socket.socket(fileno=int(descriptor)), 1
+try:
+    sys.path[:] = json.loads(path)
+    from sinklens.recording.serve import serve
+    serve(channel, int(parent))
+    status = 0
+except BaseException as error:
+    told = f"the process that writes the trace has ended ({type(error).__name__}: {error})"
+    head = json.dumps({"dict": [["error", "TraceError"], ["told", [told]]]}).encode()
+    channel.sendall(struct.pack("<QQ", len(head), 0) + head)
+finally:
+    os._exit(status)
+"""
 
 
 class Scribe:
-    """Starts the process, and another one where it was ended. A context: the process is gone afterwards."""
+    """Starts the process. A context: it is gone afterwards."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
-        self._start()
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            for end in (self._socket, theirs):
+                end.setblocking(True)  # whatever the program's default is
+            given = [json.dumps(_path()), str(theirs.fileno()), str(os.getpid())]
+            alone = ["-I", "-S", "-X", f"utf8={sys.flags.utf8_mode}"]  # all that it finds is what this process finds
+            command = [sys.executable, *alone, "-c", COMMAND, *given]
+            try:
+                self._process = subprocess.Popen(
+                    command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, process_group=0
+                )
+            except OSError as error:
+                self._socket.close()
+                raise TraceError(f"cannot start a process that writes the trace ({error.strerror})") from error
 
     def __enter__(self) -> "Scribe":
         return self
@@ -44,23 +71,22 @@ class Scribe:
         self.end()
 
     def sample(self, begin: Begin, guard: Guard) -> "SentSample":
-        if self._process is None:
-            self._start()
         return SentSample(self, begin, guard)
 
     def send(self, message: dict[str, Any]) -> None:
         """Waits while the other side is behind; raises what went wrong there."""
-        assert self._socket is not None
-        if select([self._socket], [], [], 0)[0]:
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        if waiting.poll(0):
             self.receive()
         try:
             wire.send(self._socket, message)
         except OSError as error:
+            self.receive()  # what it said before it ended
             raise self._lost() from error
 
     def receive(self) -> None:
         """Wait for the word that a sample is whole."""
-        assert self._socket is not None
         try:
             message = wire.receive(self._socket)
         except OSError as error:
@@ -72,25 +98,21 @@ class Scribe:
 
     def end(self) -> None:
         """At once, whatever it does."""
-        if self._process is not None and self._socket is not None:
-            self._socket.close()
-            self._process.kill()
-            self._process.wait()
-        self._process = self._socket = None
-
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        source = str(Path(errors.__file__).parents[1])
-        command = [sys.executable, "-P", "-c", COMMAND, source, str(theirs.fileno()), str(os.getpid())]
-        self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
-        theirs.close()
-        self._socket = ours
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
 
     def _lost(self) -> TraceError:
-        status = None if self._process is None else self._process.wait()
+        try:
+            status = self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.end()
+            return TraceError("the process that writes the trace no longer listens, and was ended")
+        ended = f"the process that writes the trace ended with status {status}"
+        if status >= 0:
+            return TraceError(f"{ended}; what it printed, if anything, says why")
         return TraceError(
-            f"the process that writes the trace ended with status {status} (-9: killed, which a system does that is "
-            "short of memory); finished samples are kept: resume"
+            f"{ended} (-9: killed, which a system does that is short of memory); finished samples are kept: resume"
         )
 
 
@@ -121,6 +143,13 @@ class SentSample:
     def _send(self, message: dict[str, Any]) -> None:
         with self._guard():
             self._scribe.send(message)
+
+
+def _path() -> list[str]:
+    """Where this process finds its packages, and found this one."""
+    source = str(Path(errors.__file__).parents[1])
+    path = [entry for entry in sys.path if isinstance(entry, str)]
+    return path if source in path else [source, *path]
 
 
 def _error_of(name: str, told: tuple[Any, ...]) -> Exception:

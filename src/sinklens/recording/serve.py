@@ -28,12 +28,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 NEVER, LARGE = 2**31 - 1, 2**25  # bytes: what is given back, and what does not come from the heap; as much as it takes
 
 
-def serve(descriptor: int, parent: int) -> None:
+def serve(channel: socket.socket, parent: int) -> None:
     """Write what comes, until nothing does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it decides
     _keep_memory()
     _end_with(parent)
-    channel = socket.socket(fileno=descriptor)
     makers = Makers(Lock())
     warm_up(makers)
     sample: LocalSample | None = None

@@ -156,7 +156,7 @@ class Recorder:
         arrays = {name: seen.stacked(name) for name in (*SUMS.values(), *NORMS)}
         return AttentionNumbers(
             arrays={name: values.float().numpy() for name, values in arrays.items() if values is not None},
-            hidden=seen.hidden_norm.numpy() if seen.blocks else None,
+            hidden=seen.hidden_norm.numpy() if seen.blocks == self.model.spec.layers else None,
             maps={where: values[0].numpy() for where, values in seen.maps.items()} if maps else {},
             null_mass=seen.null_mass.numpy() if any(record.null_mass is not None for record in outline) else None,
             groups=outline[0].group_names,

@@ -43,8 +43,9 @@ class _Slab:
 
     def add(self, values: Shaped[np.ndarray, "layer _"]) -> None:
         start, self._used = self._used, self._used + values.shape[1]
-        if self._used > self._room.shape[1]:
-            wider = np.empty((len(self._room), max(self._used, 2 * start)), self._room.dtype)
+        dtype = np.promote_types(self._room.dtype, values.dtype)  # a later step may have wider numbers
+        if self._used > self._room.shape[1] or dtype != self._room.dtype:
+            wider = np.empty((len(self._room), max(self._used, 2 * start)), dtype)
             wider[:, :start] = self._room[:, :start]
             self._room = wider
         self._room[:, start : self._used] = values

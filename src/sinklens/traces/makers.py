@@ -9,7 +9,7 @@ Python takes its turn and keeps it.
 import os
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from threading import Barrier
 from typing import Any
@@ -27,7 +27,7 @@ class Makers:
         self.turn: Turn = nullcontext() if turn is None else turn
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sinklens-row-groups")
         self._joiner = ThreadPoolExecutor(1, thread_name_prefix="sinklens-joining")
-        self._joining: deque[Future[None]] = deque()
+        self._joining: deque[tuple[Future[memoryview], Future[None]]] = deque()  # made, and handed on
 
     def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
         """Work of any kind, done in the order it comes."""
@@ -36,7 +36,7 @@ class Makers:
     def make(self, work: Callable[[Turn], memoryview], then: Callable[[memoryview, Turn], None]) -> None:
         """`then` with what `work` gives, after those that were asked for before. Each takes its turn."""
         made = self._threads.submit(work, self.turn)
-        self._joining.append(self._joiner.submit(lambda: then(made.result(), self.turn)))
+        self._joining.append((made, self._joiner.submit(lambda: then(made.result(), self.turn))))
 
     def each(self, work: Callable[[], None]) -> None:
         """Once in every thread."""
@@ -46,13 +46,18 @@ class Makers:
             together.wait()
             work()
 
-        for one in [self._threads.submit(run) for _ in range(THREADS)]:
+        try:
+            begun = [self._threads.submit(run) for _ in range(THREADS)]
+        except BaseException:
+            together.abort()  # nobody waits for a thread that could not be started
+            raise
+        for one in begun:
             one.result()
 
     def settle(self) -> None:
         """Wait until everything that was asked for is handed on."""
         while self._joining:
-            self._joining[0].result()  # an interrupt in here loses nothing
+            self._joining[0][1].result()  # an interrupt in here loses nothing
             self._joining.popleft()
 
     def close(self) -> None:
@@ -60,8 +65,14 @@ class Makers:
         self._threads.shutdown()
         self._joiner.shutdown()
 
-    def abandon(self) -> None:
-        """Whatever is under way is thrown away."""
-        self._threads.shutdown(cancel_futures=True)
-        self._joiner.shutdown(cancel_futures=True)
+    def drop(self) -> None:
+        """Throw away whatever is under way, and wait for those who are at it.
+
+        Nothing is taken off a queue, as an executor that is shut down does: an interrupt in there would leave somebody
+        waiting for it for ever.
+        """
+        futures: list[Future[Any]] = [future for pair in self._joining for future in reversed(pair)]
+        for future in futures:
+            future.cancel()
+        wait(futures)
         self._joining.clear()

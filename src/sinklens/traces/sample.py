@@ -52,17 +52,18 @@ class SampleWriter:
         self._gathering = Gathering()
         self._shape: tuple[Any, ...] | None = None
         self._bytes = self._count = self._positions = self._flushes = 0
-        self.ended = False
+        self._torn = self.ended = False
 
-    def add(self, rows: StepRows, *, copy: bool = True) -> None:
-        """The next step. copy: of arrays that are not put elsewhere at once; False where nobody will change them."""
+    def add(self, rows: StepRows) -> None:
+        """The next step. Whatever of it waits is a copy."""
+        self._refuse_torn()
         if self.ended or rows.step != self._count:
             wanted = "no step, it has ended" if self.ended else f"step {self._count}"
             raise UsageError(f"step {rows.step} came where the sample takes {wanted}; add every step, in order, from 0")
         self._count += 1
         self._positions = max(self._positions, rows.positions)
         if rows.attention is not None:
-            self._add_attention(rows.step, rows.attention, copy=copy)
+            self._add_attention(rows.step, rows.attention)
         self._lines.append(_line(rows))
         self._bytes += rows.ids.nbytes + rows.confidence.nbytes
         if self._bytes >= BUFFER_BYTES:
@@ -73,6 +74,7 @@ class SampleWriter:
 
     def end(self, end: SampleEnd) -> None:
         """What is known now; nothing can be added behind it."""
+        self._refuse_torn()
         if self._sifter is not None:
             self._sifter.end()
             for ready in self._sifter.take():
@@ -105,21 +107,24 @@ class SampleWriter:
 
     def abandon(self) -> None:
         """Let go of the files; what they hold is thrown away with the folder."""
-        self._makers.abandon()
-        self._files.abandon()
+        try:
+            self._makers.drop()
+            if self._own:
+                self._makers.close()
+        finally:
+            self._files.abandon()
 
-    def _add_attention(self, step: int, rows: AttentionRows, *, copy: bool) -> None:
+    def _add_attention(self, step: int, rows: AttentionRows) -> None:
         self._check_same(step, rows)
-        if copy and (rows.maps or self._sifter is not None):
-            rows = as_stored(rows, EXACT)
         for (layer, head), values in rows.maps.items():
             site = {"step": step, "layer": layer, "head": head}
-            self._maps.append(site | {"queries": values.shape[0], "keys": values.shape[1], "map": values.ravel()})
-            self._bytes += values.nbytes
+            numbers = np.array(values, np.float32).ravel()
+            self._maps.append(site | {"queries": values.shape[0], "keys": values.shape[1], "map": numbers})
+            self._bytes += numbers.nbytes
         if self._sifter is None:
             self._keep(step, pack(rows, kept=None, model_heads=self._model_heads))
             return
-        self._sifter.add(step, replace(rows, maps={}))
+        self._sifter.add(step, replace(as_stored(rows, EXACT), maps={}))
         for ready in self._sifter.take(room=SIFTED_BYTES):
             self._keep(*ready)
 
@@ -141,12 +146,19 @@ class SampleWriter:
 
     def _flush(self) -> None:
         self._makers.settle()  # what was flushed before has had the time of a buffer: no more than two are full
+        self._torn = True
         for table, part in self._gathering.take():
             self._files.write(table, part)
         for table, lines in (("steps", self._lines), ("timing", self._lines), ("maps", self._maps)):
             if lines:
                 self._files.write(table, RowsPart(given=_columns(lines), rows=len(lines)))
         self._lines, self._maps, self._bytes = [], [], 0
+        self._torn = False
+
+    def _refuse_torn(self) -> None:
+        """After an interrupt on the way to the disk nobody knows what has left."""
+        if self._torn:
+            raise UsageError("an interrupt came while steps left for the disk; the sample cannot go on, write it anew")
 
 
 def _columns(lines: list[dict[str, Any]]) -> dict[str, Any]:
