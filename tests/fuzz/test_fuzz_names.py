@@ -2,6 +2,7 @@
 
 from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from fuzz.held import fuzzed, held, held_command
 from sinklens.errors import ModelError, SinklensError
 from sinklens.models.catalog import is_hub_id, locate_here
 from sinklens.selection.backbone import wrap_backbone
+from sinklens.selection.data import load_images
 from sinklens.selection.folder import load_selector
+from sinklens.selection.image_sources import is_on_the_hub
 
 ODD = (
     "owner/name/extra",
@@ -96,9 +99,25 @@ def test_names_of_backbones_and_selectors(name: str) -> None:
         assert held(lambda take=take: take(name)).error is not None  # type: ignore[misc]
 
 
+@given(name=names())
+@fuzzed(60)
+def test_names_of_sets_of_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for models: `datasets` hears well-spelt names alone."""
+    asked: list[str] = []
+
+    def get_dataset_split_names(hub_id: str, *_: Any, **__: Any) -> list[str]:
+        asked.append(hub_id)
+        raise OSError("no network in the tests")
+
+    hub = SimpleNamespace(get_dataset_split_names=get_dataset_split_names)
+    monkeypatch.setattr("sinklens.selection.image_sources.import_module", lambda _: hub)
+    assert held(lambda: load_images(name)).error is not None
+    assert all(is_hub_id(one) for one in asked)
+
+
 @pytest.mark.parametrize("name", ODD)
 def test_what_is_no_hub_id(name: str) -> None:
-    assert not is_hub_id(name)
+    assert not is_hub_id(name) and not is_on_the_hub(name)
     with pytest.raises(SinklensError):
         locate_here(name)
 
