@@ -21,6 +21,7 @@ from sinklens.models.huggingface_spec import read_spec
 from sinklens.models.inputs import check_ids, check_length, positions_of, real_tokens
 from sinklens.models.language_model import MEMBERS, Messages
 from sinklens.models.layers import MOST_LAYERS
+from sinklens.models.templates import render_chat
 
 
 class HuggingFaceModel(nn.Module):
@@ -71,17 +72,11 @@ class HuggingFaceModel(nn.Module):
             raise ModelError(f"the tokenizer of {source} has no chat template; give ids, or text without chat")
         if not messages:
             raise UsageError('no messages; expected at least one, such as {"role": "user", "content": "Hello"}')
-        try:
-            text = self.tokenizer.apply_chat_template(
-                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
-            )
-        except (
-            Exception
-        ) as error:  # a template is a program, which jinja's sandbox keeps from everything but its own errors
-            raise ModelError(
-                f"the chat template of {source} fails ({error}); give ids, or text without chat"
-            ) from error
-        return torch.tensor(self.tokenizer.encode(text, add_special_tokens=False), device=self.device)
+        text = render_chat(self.tokenizer, messages, source=source)
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        if not ids:
+            raise ModelError(f"the chat template of {source} renders to no tokens; give ids, or text without chat")
+        return torch.tensor(ids, device=self.device)
 
     def _arguments(self, ids: Any, attention_mask: Any, *, past: int) -> dict[str, Any]:
         check_ids(ids, self.spec.vocab_size)
