@@ -6,7 +6,7 @@ Importing this package loads neither torch nor transformers: each public name is
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 _HOMES = {
     "AttentionCall": "attention.call",
