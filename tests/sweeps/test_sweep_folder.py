@@ -47,7 +47,7 @@ def test_files_of_jobs_read_as_one_dataset(folder: SweepFolder) -> None:
         folder.write(finished(job))
     table = ds.dataset(folder.path / "jobs").to_table()
     assert table.num_rows == 2 * len(jobs) and set(table["job"].to_pylist()) == {job.fingerprint for job in jobs}
-    assert table.schema.names[:2] == ["job", "seed"] and table.schema.names[2:] == list(ROW)
+    assert table.schema.names == ["job", "seed", "source", *ROW]
     assert str(table.schema.field("top").type) == "int64" and str(table.schema.field("epsilon").type) == "double"
     assert sorted(map(str, table["seed"].unique().to_pylist())) == ["0", "1", "None"]
     timings = ds.dataset(folder.path / "timings").to_table().to_pylist()

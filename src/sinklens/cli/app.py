@@ -12,7 +12,7 @@ import typer
 
 from sinklens.cli.atlas import atlas
 from sinklens.cli.card import card
-from sinklens.cli.commands import PlainCommand, PlainGroup, add_command
+from sinklens.cli.commands import PlainGroup, add_command
 from sinklens.cli.compress import compress
 from sinklens.cli.demo import demo
 from sinklens.cli.doctor import doctor
@@ -21,7 +21,7 @@ from sinklens.cli.explore import explore
 from sinklens.cli.figures import figures
 from sinklens.cli.generate import generate
 from sinklens.cli.interrupts import INTERRUPTED, was_interrupted
-from sinklens.cli.lm_eval import PASS_THROUGH, lm_eval
+from sinklens.cli.lm_eval import PASS_THROUGH, HarnessCommand, lm_eval
 from sinklens.cli.mask import mask
 from sinklens.cli.models import models
 from sinklens.cli.options import Debug, Quiet, Verbose, debug_wanted, loudness
@@ -48,7 +48,7 @@ for command in (demo, doctor, models, generate, trace, sinks, figures, explore, 
     add_command(app, command)
 app.add_typer(select_commands(), name="select")
 add_command(app, evaluate)
-app.command("lm-eval", cls=PlainCommand, context_settings=PASS_THROUGH)(lm_eval)
+app.command("lm-eval", cls=HarnessCommand, context_settings=PASS_THROUGH)(lm_eval)
 for command in (card, sweep, train, verify):
     add_command(app, command)
 

@@ -70,6 +70,7 @@ def atlas(
     to: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where it goes.", show_default="a new one, runs/atlas-NAME-N")
     ] = None,
+    resume: options.Resume = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -79,6 +80,7 @@ def atlas(
     head by head. A diffusion model generates, and every step is measured, for prompt, committed and masked tokens. The
     same command goes on where an earlier one was interrupted. docs/atlas.md says what each number is.
     """
+    options.refuse_without_folder(resume, to)
     causal_only = {"--peak-keys": peak_keys, "--peak-dims": peak_dims, "--draws": draws}
     diffusion_only = {"--length": length, "--steps": steps, "--block": block}
     if seed < 0:

@@ -73,6 +73,7 @@ def card(
     to: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where it goes.", show_default="a new one, runs/card-NAME-N")
     ] = None,
+    resume: options.Resume = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -81,6 +82,7 @@ def card(
     A page (card.md, card.html, card.png), a LaTeX table (card.tex) and Parquet tables (docs/cards.md). The same command
     goes on where an earlier one was interrupted; --problems may grow.
     """
+    options.refuse_without_folder(resume, to)
     tops = sorted(set(parse_numbers("--top", top) or []))
     if not tops or tops[0] < 1:
         raise UsageError(f"--top {top!r} has a number of keys below 1; expected e.g. 1,5,10")

@@ -114,6 +114,7 @@ def compress(
     dtype: options.Dtype = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    resume: options.Resume = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -122,6 +123,7 @@ def compress(
     Every batch is written when it is whole: after Ctrl-C or a kill the same command goes on, and tasks, lengths,
     budgets and orders may be added to a folder later. docs/compress.md says what is measured.
     """
+    options.refuse_without_folder(resume, to)
     from sinklens.evaluation.compress_cells import cross
     from sinklens.tasks.haystack import read_documents
 

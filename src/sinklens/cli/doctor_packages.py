@@ -21,6 +21,7 @@ class Package:
     gives: str
     install: str
     extra: str | None = None  # of pyproject.toml
+    tried: bool = True  # False: to import it would change other packages
 
 
 PACKAGES = (
@@ -29,6 +30,10 @@ PACKAGES = (
     Package(
         name="anywidget", module="anywidget", gives="sl.explore in a notebook", install="anywidget>=0.9",
         extra="notebook",
+    ),
+    Package(
+        name="kvpress", module="kvpress", gives="orders as its presses, in an environment with transformers below 5.3",
+        install="kvpress==0.5.5", extra="kvpress", tried=False,
     ),
     Package(name="accelerate", module="accelerate", gives="--device auto; GGUF files", install="accelerate>=0.34"),
     Package(name="gguf", module="gguf", gives="models in GGUF files", install="gguf"),
@@ -115,7 +120,8 @@ def extras() -> Iterator[Finding]:
             yield Finding(part="extras", name=one.name, state=ABSENT, says=f"needed for: {one.gives}", do=do)
             continue
         found = _version(one.name) or "installed"
-        if (trouble := _import_trouble(one.module)) is None:
+        trouble = _import_trouble(one.module) if one.tried else None
+        if trouble is None:
             yield Finding(part="extras", name=one.name, state=OK, says=f"{found}: {one.gives}")
         else:
             do = f"install {one.name} again"

@@ -64,6 +64,7 @@ def evaluate(
         Path | None,
         typer.Option(metavar="DIR", help="The folder of the rows.", show_default="a new one, runs/evaluate-NAME-N"),
     ] = None,
+    resume: options.Resume = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -72,6 +73,7 @@ def evaluate(
     Every finished batch is written to the folder. After Ctrl-C or a kill the same command with the same --to goes on,
     and more --problems may be asked for. docs/evaluate.md says more, also on published settings and on speed.
     """
+    options.refuse_without_folder(resume, to)
     from sinklens.evaluation.conditions import parse_condition
 
     conditions = [parse_condition(text) for text in mask or ["none"]]

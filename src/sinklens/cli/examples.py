@@ -52,6 +52,9 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
         "lm-eval": (
             "sinklens lm-eval --model_args pretrained=tiny-llama --tasks gsm8k",
+            "sinklens lm-eval --model_args pretrained=tiny-llama,mask_top=1 \\",
+            "  --tasks gsm8k --limit 20 --output_path runs/gsm8k",
+            "sinklens lm-eval run --help    # what the harness takes",
             "sinklens lm-eval ls tasks",
         ),
         "card": (

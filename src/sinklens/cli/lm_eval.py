@@ -5,27 +5,45 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from sinklens.cli.commands import PlainCommand
 from sinklens.errors import SinklensError
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 PARTS = ("run", "ls", "validate")  # lm-eval's own commands; without one, it runs
+HELP = ("-h", "--help")
 NAMING = ("--model", "-M", "--config", "-C")  # who uses one of these says which model is meant
+
+
+class HarnessCommand(PlainCommand):
+    """Ours is the help that is asked for first, or by saying nothing; what comes behind a word is the harness's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or args[0] in HELP:
+            print(ctx.get_help(), end="")
+            ctx.exit()
+        return super().parse_args(ctx, args)
 
 
 def lm_eval(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ARGUMENTS", help="What lm-eval takes; `sinklens lm-eval run --help` lists it."),
+        typer.Argument(metavar="ARGUMENTS", help="What lm-eval takes."),
     ] = None,
 ) -> None:
-    """Run lm-evaluation-harness on a model of sinklens: `--model_args pretrained=NAME,mask_top=1 --tasks gsm8k`.
+    """Run lm-evaluation-harness on a model of sinklens, with its sinks or without.
 
-    Everything is handed to lm-eval as it stands, with `--model sinklens` unless a model or a config file is named.
-    docs/evaluate.md lists the model arguments. Needs the extra: pip install '.[eval]'.
+    Ours are `--model sinklens`, which is meant unless a model or a config file is named, and what stands in
+    `--model_args`: pretrained=NAME (a folder, a hub id, or a name from `sinklens models`), mask_top=1 or
+    mask=sinks:top=1 (the keys that `sinklens mask` removes), preset=MODEL/TASK (published settings), dtype, revision,
+    seed, and steps, block and the other settings of the samplers. docs/evaluate.md lists them all.
+
+    Everything else is lm-eval's, and handed to it as it stands: `sinklens lm-eval run --help` prints its help, and its
+    commands `ls` and `validate` work too. `--quiet`, `--verbose` and `--debug` stand before `lm-eval`. Needs the extra
+    `eval`.
     """
     if find_spec("lm_eval") is None:
         raise SinklensError("lm-evaluation-harness is not installed; install it with the extra: pip install '.[eval]'")
@@ -56,11 +74,9 @@ def complete(arguments: list[str]) -> list[str]:
     >>> complete(["--tasks", "gsm8k"])
     ['run', '--tasks', 'gsm8k', '--model', 'sinklens']
     """
-    if not arguments or arguments[0] in ("-h", "--help"):
-        return arguments
     whole = arguments if arguments[0] in PARTS else ["run", *arguments]
     named = any(part.split("=", 1)[0] in NAMING for part in whole)
-    asks = any(part in ("-h", "--help") for part in whole)
+    asks = any(part in HELP for part in whole)
     return whole if named or asks or whole[0] != "run" else [*whole, "--model", "sinklens"]
 
 

@@ -109,6 +109,7 @@ def mask(
     dtype: options.Dtype = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    resume: options.Resume = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -118,6 +119,7 @@ def mask(
     batch is written when it is whole: after Ctrl-C or a kill the same command goes on, and with all rows there it only
     makes the report anew. docs/interventions.md says what each cell does.
     """
+    options.refuse_without_folder(resume, to)
     from sinklens.evaluation.grid import DRAWS, Grid
 
     crossed = {"top": top, "control": control, "keys": keys, "act": act, "scope": scope, "epsilon": epsilon}

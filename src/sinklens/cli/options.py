@@ -52,6 +52,12 @@ Debug = Annotated[
 ]
 
 
+def refuse_without_folder(resume: bool, to: object) -> None:
+    """Nothing is in a new folder."""
+    if resume and to is None:
+        raise UsageError("--resume needs --to DIR: the folder to go on with")
+
+
 def known_models(incomplete: str) -> list[str]:
     """Names for the shell to complete."""
     from sinklens.models.catalog import EMBEDDED, KNOWN, PACKAGED
@@ -100,6 +106,10 @@ TrustRemoteCode = Annotated[
 ]
 Graph = Annotated[
     bool, typer.Option("--graph", metavar="", help="Steps as a CUDA graph (diffusion models on a GPU): faster.")
+]
+Resume = Annotated[  # of commands that go on by themselves; `trace` and `train` want to be told
+    bool,
+    typer.Option("--resume", metavar="", help="Go on with what is there; the same command does so without it."),
 ]
 Unsafe = Annotated[
     bool, typer.Option("--unsafe", metavar="", help="Run programs that a model wrote without a sandbox.")

@@ -22,7 +22,8 @@ After `make demo` or `make test` the program is `.venv/bin/sinklens`; `. .venv/b
 Results go to stdout, progress, warnings and errors to stderr. `--json` prints exactly one JSON document on stdout, and
 nothing there when the command fails. `--to DIR` says where files go. `--quiet` leaves nothing but warnings and errors
 on stderr; `--verbose` says what is used and how long it took; `--debug` shows the traceback of an error. All three may
-stand before or behind the command. Colours are for a terminal, and off with `NO_COLOR`; tables fit into `COLUMNS`.
+stand before or behind the command (of `lm-eval` before it). Colours are for a terminal, and off with `NO_COLOR`; tables
+fit into `COLUMNS`.
 
 `sinklens --install-completion` makes the shell complete commands, options and names of models.
 

@@ -13,6 +13,7 @@ from sinklens.cli.interrupts import interrupts_end
 from sinklens.cli.select_parts import (
     EMBEDDED,
     Data,
+    DataRevision,
     Fit,
     about,
     device_of,
@@ -36,6 +37,7 @@ def evaluate(
     model: Model,
     *,
     data: Data = None,
+    data_revision: DataRevision = None,
     split: Annotated[str, typer.Option(metavar="NAME", help="train, validation or test.")] = "test",
     images: Annotated[int, typer.Option(metavar="N", min=1, help="The first so many; may grow in a rerun.")] = 1000,
     alphas: Annotated[
@@ -72,6 +74,7 @@ def evaluate(
         typer.Option(metavar="DIR", help="The folder of the experiment.", show_default="a new one, runs/selection-N"),
     ] = None,
     device: options.Device = None,
+    resume: options.Resume = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -80,6 +83,7 @@ def evaluate(
     Every batch is written when it is whole: after Ctrl-C or a kill the same command goes on, and budgets, links,
     baselines and images may be added to a folder later. docs/selection.md says what is measured.
     """
+    options.refuse_without_folder(resume, to)
     import_selection()
     from sinklens.cli.output import fresh_folder, note
     from sinklens.evaluation.selection_cells import cross, parse_floats
@@ -101,9 +105,8 @@ def evaluate(
     if fading is not None and selector.codec is None:
         raise UsageError("--fading with a model that has no codec; train one with --set codec_rate=0.5, or use --snr")
     told = about(selector_folder(model))
-    pictures = load_data(
-        data or str(told.get("data", "fashion")), split=split, limit=images, seed=seed, fit=fit, **taken_by(selector)
-    )
+    asked = {"split": split, "limit": images, "seed": seed, "fit": fit, **taken_by(selector)}
+    pictures = load_data(data, told, revision=data_revision, **asked)
     refuse_other_classes(list(told.get("classes", ())), list(pictures.classes))
     if len(pictures) < images:
         note(f"{pictures.name} has {len(pictures):,} images, fewer than {images:,}: all of them count")

@@ -1,6 +1,6 @@
 """What the commands of `select` share: options, models, images, devices."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,13 +23,20 @@ Data = Annotated[
         show_default="what the model was trained on",
     ),
 ]
+DataRevision = Annotated[
+    str | None, typer.Option(metavar="REV", help="Commit, tag or branch of images on the hub.", show_default="newest")
+]
 Fit = Annotated[bool, typer.Option("--fit", metavar="", help="Scale, crop and convert images that differ from those.")]
 
 
-def load_data(data: str, **settings: Any) -> "Images":
+def load_data(data: str | None, told: Mapping[str, Any], *, revision: str | None, **settings: Any) -> "Images":
+    """Images by their name; without one, those that the model was trained on, of the same commit."""
+    from sinklens.models.catalog import commit_of
     from sinklens.selection.data import load_images
 
-    return load_images(data, **settings)
+    if data is None:
+        data, revision = str(told.get("data", "fashion")), revision or commit_of(told.get("source"))
+    return load_images(data, revision=revision, **settings)
 
 
 def taken_by(selector: "Selector") -> dict[str, Any]:

@@ -10,6 +10,7 @@ from sinklens.cli import options
 from sinklens.cli.select_parts import (
     EMBEDDED,
     Data,
+    DataRevision,
     Fit,
     about,
     device_of,
@@ -35,6 +36,7 @@ def show(
         list[Path] | None, typer.Option(metavar="FILE", help="A PNG or JPEG image; may be repeated.")
     ] = None,
     data: Data = None,
+    data_revision: DataRevision = None,
     images: Annotated[
         int, typer.Option(metavar="N", min=1, help="Without --image: so many examples or test images.")
     ] = 6,
@@ -75,8 +77,8 @@ def show(
         paths = [selector_folder(model) / name for name, _ in examples]
         shown = _from_files(paths, selector, fit=fit) | classes | {"labels": [label for _, label in examples]}
     else:
-        used = data or str(told.get("data", "fashion"))
-        shown = _from_data(load_data(used, split="test", limit=images, fit=fit, **taken_by(selector)))
+        asked = {"split": "test", "limit": images, "fit": fit, **taken_by(selector)}
+        shown = _from_data(load_data(data, told, revision=data_revision, **asked))
     folder = to or fresh_folder("select-show")
     prepare_folder(folder)
     name = Path(model).name

@@ -9,13 +9,14 @@ import typer
 
 from sinklens.cli import options
 from sinklens.cli.interrupts import interrupts_end
-from sinklens.cli.select_parts import DATA, Fit, device_of, import_selection, taken_by
+from sinklens.cli.select_parts import DATA, DataRevision, Fit, device_of, import_selection, taken_by
 
 
 def train(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="An embedded recipe, or a TOML file.")],
     *,
     data: Annotated[str, typer.Option(metavar="NAME", help="Images, as for `select evaluate`.")] = "fashion",
+    data_revision: DataRevision = None,
     to: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Model and log.", show_default="a new one, runs/select-NAME-N"),
@@ -54,10 +55,12 @@ def train(
     prepare_folder(folder)
     asked: dict[str, Any] = {**taken_by(build_selector(wanted)), "fit": fit, "device": device_of(device)}
     note(f"{wanted.name}: {wanted.schedule.steps:,} steps of {wanted.schedule.batch} images")
-    drawn = load_epochs(data, split="train", limit=images, **asked)
-    pictures, held = drawn(0), load_images(data, split="validation", limit=images, **asked)
+    asked |= {"limit": images, "revision": data_revision}
+    drawn = load_epochs(data, split="train", **asked)
+    pictures, held = drawn(0), load_images(data, split="validation", **asked)
     entries = _train(wanted, drawn if redraw else pictures, held, folder, resume=resume, device=device_of(device))
-    write_json(folder / DATA, {"data": data, "redraw": redraw, "classes": list(pictures.classes)})
+    told = {"data": data, "source": pictures.source, "redraw": redraw, "classes": list(pictures.classes)}
+    write_json(folder / DATA, told)
     if json:
         print_json({"model": str(folder), "recipe": wanted.as_dict(), "log": entries})
         return

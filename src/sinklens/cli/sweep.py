@@ -46,6 +46,7 @@ def sweep(
         typer.Option(metavar="DIR", help="Rows, errors, manifest; goes on there.", show_default="runs/sweep-GRID"),
     ] = None,
     device: options.Device = None,
+    resume: options.Resume = False,
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:

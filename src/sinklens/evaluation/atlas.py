@@ -81,7 +81,7 @@ def causal_atlas(
         }
 
     decides = {**_model(model), "tokens": lengths.pop(), "seed": seed, "nulls": nulls, "peaks": asdict(probed)}
-    return Atlas(units=chunks, tables=CAUSAL, measure=measure, decides=decides, told=told or {})
+    return Atlas(units=chunks, tables=CAUSAL, measure=measure, decides=decides, told=_told(model, told))
 
 
 def diffusion_atlas(
@@ -100,7 +100,7 @@ def diffusion_atlas(
         return {"null": null, "steps": rows}
 
     decides = {**_model(model), "sampler": describe_sampler(sampler), "seed": seed, "nulls": nulls}
-    return Atlas(units=prompts, tables=DIFFUSION, measure=measure, decides=decides, told=told or {})
+    return Atlas(units=prompts, tables=DIFFUSION, measure=measure, decides=decides, told=_told(model, told))
 
 
 def run_atlas(atlas: Atlas, folder: Path, *, tell: Tell = _silent) -> int:
@@ -189,6 +189,10 @@ def _model(model: Any) -> dict[str, Any]:
     told = describe_model(model, None)
     names = ("name", "layers", "heads", "kv_heads", "causal", "dtype", "config_sha256", "weights_sha256")
     return {"model": {name: told[name] for name in names}, "device": model.device.type}
+
+
+def _told(model: Any, told: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {"model_source": model.spec.source, **(told or {})}
 
 
 def _file(folder: Path, table: str, unit: int) -> Path:

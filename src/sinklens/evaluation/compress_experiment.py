@@ -76,6 +76,7 @@ class CompressExperiment:
         return {
             "fingerprint": sha256(dumps(decisive, sort_keys=True).encode()).hexdigest(),
             "model": self.name,
+            "source": told["source"],
             "problems": self.problems,
             "command": self.command,
             "versions": describe_versions(),

@@ -22,6 +22,7 @@ def summarise(folder: Path) -> dict[str, Any]:
     rows, texts = store.read("rows").to_pylist(), store.read("texts").to_pylist()
     return {
         "model": told.get("model"),
+        "source": told.get("source"),
         "command": told.get("command"),
         "settings": told.get("decisive", {}).get("settings"),
         "retrieval": _families(rows),

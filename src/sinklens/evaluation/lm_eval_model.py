@@ -33,6 +33,8 @@ from sinklens.evaluation.lm_eval_settings import (
     read_arguments,
 )
 from sinklens.evaluation.writing import Writer
+from sinklens.models.catalog import commit_of
+from sinklens.models.templates import render_chat
 from sinklens.recording.identity import dtype_of
 
 KNOWN = {"until", "do_sample", "temperature", "top_p", "top_k"}  # of what a task says about generation
@@ -203,14 +205,8 @@ class SinklensLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         """The conversation as text, in the model's own chat format."""
         ours = getattr(self.model, "chat_format", None)
         if ours is None:
-            return str(
-                self.tokenizer.apply_chat_template(
-                    chat_history,
-                    tokenize=False,
-                    add_generation_prompt=add_generation_prompt,
-                    continue_final_message=not add_generation_prompt,
-                )
-            )
+            source = str(self.model.spec.source)
+            return render_chat(self.tokenizer, chat_history, source=source, add_generation_prompt=add_generation_prompt)
         if not add_generation_prompt:
             raise UsageError("a beginning of the answer (gen_prefix) has no place in this model's chat format")
         return str(ours.render(chat_history))
@@ -225,13 +221,15 @@ class SinklensLM(TemplateLM):  # type: ignore[misc,unused-ignore]
         return str(self.model.spec.source).replace("/", "__")
 
     def get_model_info(self) -> dict[str, Any]:
-        """What stands under `config` in the results."""
-        scorer = self.scorer
+        """What stands under `config` in the results. The commit is that of the model that was loaded, whoever did."""
+        scorer, source = self.scorer, str(self.model.spec.source)
+        commit = commit_of(source) or ""
         info: dict[str, Any] = {
             "model_num_parameters": sum(tensor.numel() for tensor in self.model.parameters()),
             "model_dtype": dtype_of(self.model),
-            "model_revision": self.arguments.revision or "main",
-            "model_sha": "",
+            "model_revision": self.arguments.revision or commit,
+            "model_sha": commit,
+            "model_source": source,
             "mask": str(self.condition),
             "generation_dose": self.writer.doses.ratio,
         }

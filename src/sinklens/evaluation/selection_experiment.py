@@ -98,6 +98,8 @@ class SelectionExperiment:
         return {
             "fingerprint": sha256(dumps(decisive, sort_keys=True).encode()).hexdigest(),
             "model": self.name,
+            "backbone": getattr(selector.backbone, "source", None),
+            "data": self.images.source,
             "problems": len(self.images),
             "command": self.command,
             "versions": describe_versions(),

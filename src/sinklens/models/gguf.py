@@ -87,4 +87,6 @@ def measure_gguf(located: Located) -> dict[str, Any]:
 def refuse_without_readers(source: str) -> None:
     missing = [name for name in READERS if find_spec(name) is None]
     if missing:
-        raise ModelError(f"{source} needs {' and '.join(missing)}, which is not installed; run `make smollm2`")
+        raise ModelError(
+            f"{source} needs {' and '.join(missing)}, which is not installed; run `pip install {' '.join(missing)}`"
+        )

@@ -82,9 +82,15 @@ class TransformersBackbone(nn.Module):
     """transformers' ViT or DeiT with a classifier. Images come in [0, 1] and are normalised here."""
 
     def __init__(
-        self, model: nn.Module, *, mean: Iterable[float] | None = None, std: Iterable[float] | None = None
+        self,
+        model: nn.Module,
+        *,
+        mean: Iterable[float] | None = None,
+        std: Iterable[float] | None = None,
+        source: str | None = None,
     ) -> None:
         super().__init__()
+        self.source = source  # the folder, or the hub id with its commit; None: it was there already
         base = getattr(model, getattr(model, "base_model_prefix", "") or "-", None)
         parts = ("embeddings", "layers", "layernorm")
         heads = [name for name in ("classifier", "cls_classifier") if hasattr(model, name)]
@@ -143,13 +149,14 @@ class TransformersBackbone(nn.Module):
         return logits
 
 
-def wrap_backbone(model: Any, *, classes: int | None = None) -> Any:
+def wrap_backbone(model: Any, *, classes: int | None = None, revision: str | None = None) -> Any:
     """A backbone from one, from a transformers classifier, or from the name of its folder or hub repository.
 
     classes: with a name, how many to tell apart; a checkpoint with a head for another number gets a new one, untrained.
+    revision: commit, tag or branch of a hub repository.
     """
     if isinstance(model, str | os.PathLike):
-        return _load(model, classes)
+        return _load(model, classes, revision)
     if isinstance(model, SmallViT | TransformersBackbone):
         return model
     if isinstance(model, nn.Module) and hasattr(model, "config"):
@@ -162,13 +169,13 @@ def wrap_backbone(model: Any, *, classes: int | None = None) -> Any:
     )
 
 
-def _load(name: "str | os.PathLike[str]", classes: int | None) -> TransformersBackbone:
+def _load(name: "str | os.PathLike[str]", classes: int | None, revision: str | None) -> TransformersBackbone:
     """A checkpoint folder or hub id, with the normalisation that it asks for."""
     from transformers import AutoModelForImageClassification
 
-    found = locate_here(name)
+    found = locate_here(name, revision=revision)
     if isinstance(found, str):
-        found = download(found, None, [*DOWNLOADED, PREPROCESSOR])
+        found = download(found, revision, [*DOWNLOADED, PREPROCESSOR])
     family = read_json(found.folder / "config.json").get("model_type")
     if family not in ("vit", "deit"):
         raise ModelError(
@@ -198,7 +205,8 @@ def _load(name: "str | os.PathLike[str]", classes: int | None) -> TransformersBa
     asked = read_json(found.folder / PREPROCESSOR) if (found.folder / PREPROCESSOR).is_file() else {}
     wanted = asked if asked.get("do_normalize", True) else {}
     try:
-        return TransformersBackbone(model, mean=wanted.get("image_mean"), std=wanted.get("image_std"))
+        moments = {"mean": wanted.get("image_mean"), "std": wanted.get("image_std")}
+        return TransformersBackbone(model, **moments, source=found.source)
     except (TypeError, ValueError, ArithmeticError) as error:
         raise cannot_load(found.source, error) from error
 

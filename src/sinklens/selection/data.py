@@ -23,9 +23,10 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from sinklens.errors import UsageError, choose
+from sinklens.models.catalog import as_path
 from sinklens.selection.canvases import CanvasMaker, Scene
 from sinklens.selection.idx_files import idx_path, read_part
-from sinklens.selection.image_sources import HUB, Wanted, from_folder, from_hub, is_hub_id
+from sinklens.selection.image_sources import HUB, Wanted, from_folder, from_hub, is_on_the_hub
 from sinklens.selection.splits import SPLITS, split_of
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")  # where the Debian package puts it
@@ -44,6 +45,7 @@ class Images:
     foreground: Bool[Tensor, "n height width"] | None = None  # where the object is, where that is known
     classes: tuple[str, ...]
     name: str = ""
+    source: str = ""  # the name it was asked for by; of a set of the hub, its id with the commit
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -81,15 +83,17 @@ def load_images(
     seed: int = 0,
     scene: Scene | None = None,
     device: "torch.device | str" = "cpu",
+    revision: str | None = None,
 ) -> Images:
     """A split ("train", "validation" or "test") of a set, by its name, folder or hub id.
 
     size, channels: what a model takes. Digits and canvases are scaled to the size; files of another size or mode are
         refused, or fitted with `fit`. limit: only the first so many, in an order in which classes are mixed.
     seed, scene: what canvases are drawn from; device: where they are made, and where the images go.
+    revision: commit, tag or branch of a set of the hub.
     """
-    wanted = _wanted(split, limit, size=size, channels=channels, fit=fit)
-    return _sets(str(source), Path(source), wanted, scene=scene, device=device)(seed)
+    wanted = _wanted(split, limit, size=size, channels=channels, fit=fit, revision=revision)
+    return _sets(str(source), wanted, scene=scene, device=device)(seed)
 
 
 def load_epochs(
@@ -103,37 +107,41 @@ def load_epochs(
     limit: Any = None,
     scene: Scene | None = None,
     device: "torch.device | str" = "cpu",
+    revision: str | None = None,
 ) -> Callable[[int], Images]:
     """A function from the number of an epoch to its images: canvases are drawn anew in each, from seed + epoch.
 
     Other sets are the same in every epoch. Objects are read once. The other arguments are those of `load_images`.
     """
-    wanted = _wanted(split, limit, size=size, channels=channels, fit=fit)
-    draw = _sets(str(source), Path(source), wanted, scene=scene, device=device)
+    wanted = _wanted(split, limit, size=size, channels=channels, fit=fit, revision=revision)
+    draw = _sets(str(source), wanted, scene=scene, device=device)
     return lambda epoch: draw(seed + epoch)
 
 
-def _wanted(split: str, limit: Any, *, size: int | None, channels: int | None, fit: bool) -> Wanted:
+def _wanted(split: str, limit: Any, *, size: int | None, **others: Any) -> Wanted:
     choose("split", split, SPLITS)
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise UsageError(f"limit is {limit!r}; expected a number of images, from 1")
-    return Wanted(split=split, limit=limit, size=None if size is None else (size, size), channels=channels, fit=fit)
+    return Wanted(split=split, limit=limit, size=None if size is None else (size, size), **others)
 
 
-def _sets(
-    name: str, folder: Path, wanted: Wanted, *, scene: Scene | None, device: "torch.device | str"
-) -> Callable[[int], Images]:
+def _sets(name: str, wanted: Wanted, *, scene: Scene | None, device: "torch.device | str") -> Callable[[int], Images]:
     """From a seed to images: canvases are drawn, all else is what it is."""
-    split, limit = wanted.split, wanted.limit
-    if name == "fashion" or (folder.is_dir() and idx_path(folder, "train", "images") is not None):
-        objects, labels, classes = _objects(FASHION if name == "fashion" else folder, split)
+    split, limit, source = wanted.split, wanted.limit, name
+    folder = _here(name)
+    if wanted.revision is not None and (name in NAMES or folder is not None):
+        raise UsageError(f"revision {wanted.revision!r} is for sets of the hub; {name} is here already: leave it out")
+    if name == "fashion":
+        objects, labels, classes = _objects(FASHION, split)
+    elif folder is not None and idx_path(folder, "train", "images") is not None:
+        objects, labels, classes = _objects(folder, split)
     elif name in ("digits", "digits-canvas"):
         objects, labels, classes = _digits(split)
     else:
-        objects, labels, classes = _files(name, folder, wanted)
+        (objects, labels, classes), source = _files(name, folder, wanted)
 
     def named(found: Images) -> Images:
-        return _scaled(replace(found, classes=classes, name=f"{name} {split}"), wanted).to(device)
+        return _scaled(replace(found, classes=classes, name=f"{name} {split}", source=source), wanted).to(device)
 
     if name == "digits" or objects.ndim == 4:
         plain = named(_plain(objects[:limit, None] if name == "digits" else objects, labels[:limit]))
@@ -152,12 +160,18 @@ def _sets(
     return drawn
 
 
-def _files(name: str, folder: Path, wanted: Wanted) -> tuple[Any, Any, tuple[str, ...]]:
-    if folder.is_dir():
-        return from_folder(folder, wanted)
-    if folder.exists():
+def _here(name: str) -> Path | None:
+    """What is there under that name; None: nothing, or no path could be spelt like that."""
+    path = as_path(name)
+    return path if path is not None and path.exists() else None
+
+
+def _files(name: str, folder: Path | None, wanted: Wanted) -> tuple[tuple[Any, Any, tuple[str, ...]], str]:
+    if folder is not None and folder.is_dir():
+        return from_folder(folder, wanted), name
+    if folder is not None:
         raise UsageError(f"{folder} is a file; expected a folder with a subfolder of images for each class")
-    if is_hub_id(name):
+    if is_on_the_hub(name):
         return from_hub(name, wanted)
     names = ", ".join(repr(one) for one in (*NAMES, *HUB))
     raise UsageError(f"there are no images {name!r}; expected one of {names}, a folder, or a hub id (owner/name)")

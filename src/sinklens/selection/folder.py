@@ -81,6 +81,7 @@ def config_of(selector: Selector) -> dict[str, Any]:
         described = {
             "kind": "transformers",
             "class": type(model).__name__,
+            "source": backbone.source,
             "config": model.config.to_dict(),
             "mean": list(backbone.mean),
             "std": list(backbone.std),
@@ -138,7 +139,8 @@ def _from_config(described: Mapping[str, Any], source: str) -> TransformersBackb
         raise ModelError(f"{source}: the backbone's class is {name!r}; expected one of {', '.join(families)}")
     config = getattr(transformers, families[name]).from_dict(described.get("config") or {})
     model = getattr(transformers, name)(config)
-    return TransformersBackbone(model, mean=described.get("mean"), std=described.get("std"))
+    moments = {"mean": described.get("mean"), "std": described.get("std")}
+    return TransformersBackbone(model, **moments, source=described.get("source"))
 
 
 def _locate(name: "str | os.PathLike[str]") -> Path:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from sinklens.errors import UsageError
+from sinklens.models import catalog
 from sinklens.selection.image_files import as_pixels, list_images, read_images
 from sinklens.selection.splits import ALIASES, part_for, split_of
 
@@ -26,6 +27,7 @@ class Wanted:
     size: tuple[int, int] | None  # height, width; None: that of the first
     channels: int | None  # None: those of the first
     fit: bool  # scale, crop and convert what differs
+    revision: str | None = None  # of a set of the hub
 
 
 def from_folder(folder: Path, wanted: Wanted) -> Found:
@@ -48,22 +50,26 @@ def from_folder(folder: Path, wanted: Wanted) -> Found:
     return pixels, labels[index], classes
 
 
-def is_hub_id(name: str) -> bool:
-    """A name that is known here, or owner/name."""
-    return name in HUB or (name.count("/") == 1 and not name.startswith((".", "~")) and all(name.split("/")))
+def is_on_the_hub(name: str) -> bool:
+    """A name that is known here, or a well-spelt owner/name."""
+    return name in HUB or catalog.is_hub_id(name)
 
 
-def from_hub(name: str, wanted: Wanted) -> Found:
-    """A set that `datasets` can load: its columns are found by their kinds, an image and a class label."""
+def from_hub(name: str, wanted: Wanted) -> tuple[Found, str]:
+    """A set that `datasets` can load, and its id with the commit that came.
+
+    Its columns are found by their kinds, an image and a class label.
+    """
     try:
         datasets: Any = import_module("datasets")
     except ImportError as error:
         raise UsageError(f"images {name!r} are on the hub; run `pip install datasets`, or give a folder") from error
     identity, configuration = HUB.get(name, (name, None))
+    catalog.refuse_odd_revision(wanted.revision, identity)
     try:
-        parts = datasets.get_dataset_split_names(identity, configuration)
+        parts = datasets.get_dataset_split_names(identity, configuration, revision=wanted.revision)
         part, has_test = part_for(wanted.split, parts, name=identity)
-        rows: Any = datasets.load_dataset(identity, configuration, split=part)
+        rows: Any = datasets.load_dataset(identity, configuration, split=part, revision=wanted.revision)
     except (OSError, ValueError, RuntimeError) as error:
         if isinstance(error, UsageError):
             raise
@@ -71,6 +77,7 @@ def from_hub(name: str, wanted: Wanted) -> Found:
             f"cannot load {identity} from the hub ({type(error).__name__}: {error}); expected a set of images that can "
             "be reached from here, or a folder"
         ) from error
+    source = _source(rows, identity, wanted.revision)
     image, label = _columns(rows, identity)
     labels = np.array(rows[label][:])
     index = np.arange(len(labels)) if has_test is None else split_of(labels, wanted.split, has_test=has_test)
@@ -80,7 +87,17 @@ def from_hub(name: str, wanted: Wanted) -> Found:
         picture = rows[int(number)][image]
         arrays.append(as_pixels(picture, name=f"{identity} {number}", size=size, channels=channels, fit=wanted.fit))
         channels, size = arrays[0].shape[0], (arrays[0].shape[1], arrays[0].shape[2])
-    return np.stack(arrays), labels[index], tuple(rows.features[label].names)
+    return (np.stack(arrays), labels[index], tuple(rows.features[label].names)), source
+
+
+def _source(rows: Any, identity: str, revision: str | None) -> str:
+    """owner/name@commit. `datasets` keeps a set in a folder called as its commit; offline it takes what it has."""
+    kept = [Path(file["filename"]).parent.name for file in rows.cache_files]
+    came, wanted = (catalog.commit_of(f"{identity}@{commit}") for commit in (kept[0] if kept else "", revision))
+    if None not in (came, wanted) and came != wanted:
+        raise UsageError(f"{identity} came at commit {came}, not {wanted}; is the hub out of reach? Then leave it out")
+    commit = came or wanted
+    return identity if commit is None else f"{identity}@{commit}"
 
 
 def _columns(rows: Any, name: str) -> tuple[str, str]:

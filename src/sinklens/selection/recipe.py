@@ -85,6 +85,7 @@ class SelectionRecipe:
     # A transformers ViT or DeiT to start from (folder or hub id), of `shape` only the classes then count; None: a small
     # one of `shape`.
     start: str | None = None
+    revision: str | None = None  # of a hub id: commit, tag or branch
     alpha: float | None = None  # a fixed budget, for models to compare with; None: drawn from [0, 1) for every image
     codec_rate: float | None = None  # channel uses per feature; None: no codec
     # Patches are chosen by a ranking (selection/baselines.py), at round(alpha * patches) behind every gate: a model to
@@ -104,6 +105,8 @@ class SelectionRecipe:
         choose("precision", self.precision, PRECISIONS)
         if self.ranking is not None:
             choose("ranking", self.ranking, BASELINES)
+        if self.revision is not None and self.start is None:
+            raise UsageError(f"revision is {self.revision!r}, and nothing to start from is named; give start too")
         if self.alpha is not None and not 0 <= self.alpha < 1:
             raise UsageError(f"alpha is {self.alpha!r}; expected a share from 0, below 1, or none to draw it")
 

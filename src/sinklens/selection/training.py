@@ -40,7 +40,7 @@ def build_selector(recipe: SelectionRecipe) -> Selector:
     else:
         with torch.random.fork_rng(devices=[]):  # a new head is drawn from it
             torch.manual_seed(recipe.seed)
-            backbone = wrap_backbone(recipe.start, classes=recipe.shape.classes)
+            backbone = wrap_backbone(recipe.start, classes=recipe.shape.classes, revision=recipe.revision)
     return Selector(
         backbone,
         recipe.gating,

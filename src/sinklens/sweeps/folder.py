@@ -141,7 +141,8 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "")
 
 def schema() -> Any:
     """The columns of jobs/: those of every experiment's rows, behind the job's own."""
-    return _schema({"job": "string", "seed": "int64", **ROW})  # seed null: nothing is drawn
+    # seed null: nothing is drawn; source: a hub model with its commit
+    return _schema({"job": "string", "seed": "int64", "source": "string", **ROW})
 
 
 def timing_schema() -> Any:

@@ -125,7 +125,8 @@ class Job:
         items = self.items(resources.base)
         model = load_once(self.model, base=resources.base, device=resources.chosen_device())
         rows = answer_problems(model, items, self.condition, self.answering, name=str(self.model), room=room)
-        return [{"job": self.fingerprint, "seed": self.seed, **row} for row in rows]
+        named = {"job": self.fingerprint, "seed": self.seed, "source": source_of(self.model, model)}
+        return [{**named, **row} for row in rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +181,14 @@ def load_once(checkpoint: Checkpoint, *, base: str, device: str) -> Any:
     folder = Path(base) / checkpoint.name
     name = str(folder) if is_folder(checkpoint.name, folder) else checkpoint.name
     return sinklens.load(name, device=device, dtype=checkpoint.dtype, revision=checkpoint.revision)
+
+
+def source_of(checkpoint: Checkpoint, model: Any) -> str:
+    """Where the weights came from: the commit of a hub model; a folder as the grid names it, wherever that lies."""
+    from sinklens.models.catalog import commit_of
+
+    source = str(model.spec.source)
+    return checkpoint.name if commit_of(source) is None else source
 
 
 def is_folder(name: str, folder: Path) -> bool:
