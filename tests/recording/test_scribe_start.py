@@ -175,9 +175,10 @@ import re, signal, time
 from sinklens.recording.scribe import Scribe
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in the background
 process = Scribe()
-print("started", flush=True)
 try:
-    time.sleep(60)
+    print("started", flush=True)
+    for _ in range(600):  # a signal right before a sleep does not end it
+        time.sleep(0.1)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 process.send({{"begin": {{}}}})

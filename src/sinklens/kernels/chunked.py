@@ -1,6 +1,7 @@
 """Attention received in plain torch, a few query rows at a time: memory grows with the number of keys, not its square.
 
-For a slab of rows the softmax is computed whole, added into the column sums and dropped. Sums are taken in float32
+For a slab of rows the softmax is computed whole, added into the column sums and dropped. Under a causal mask keys behind
+the last row of a slab are left out: half of the work. Sums are taken in float32
 (float64 for float64 inputs) whatever the inputs are, so bf16 inputs lose nothing beyond their own rounding.
 """
 
@@ -31,20 +32,21 @@ def received(scores: Scores, *, codes: Int[Tensor, "batch query"], groups: int, 
     slab = max(1, min(max(SLAB_ELEMENTS, FAST_ROWS * row), MOST_ELEMENTS) // row)
     for start in range(0, queries, slab):
         stop = min(start + slab, queries)
+        end = min(stop, keys) if scores.is_causal else keys  # what these rows may see lies before
         chunk = query[:, :, start:stop].to(dtype).mul(scores.softmax_scale)
-        logits = (chunk.reshape(batch, kv_heads, -1, dim) @ keys_t).view(batch, heads, stop - start, keys)
+        logits = (chunk.reshape(batch, kv_heads, -1, dim) @ keys_t[..., :end]).view(batch, heads, stop - start, end)
         if scores.softcap is not None:
             logits.div_(scores.softcap).tanh_().mul_(scores.softcap)
         added, seen = rows.additive(start, stop), rows.visible(start, stop, query.device)
         if added is not None:
-            logits.add_(added)
+            logits.add_(added[..., :end])
         if seen is not None:
-            logits.masked_fill_(~seen, -torch.inf)
+            logits.masked_fill_(~seen[..., :end], -torch.inf)
         if scores.mask is None and scores.sink_logits is None:  # every row sees something
             weights, null = torch.softmax(logits, dim=-1), None
         else:
             weights, null = _softmax_(logits, scores.sink_logits)
-        totals += counted[:, None, :, start:stop] @ weights
+        totals[..., :end] += counted[:, None, :, start:stop] @ weights
         if null is not None:
             nulls += (null * (codes[:, None, start:stop] >= 0)).sum(-1)
         if entropies is not None:

@@ -104,7 +104,7 @@ def draw_or_take_best(probabilities: Float[Tensor, "*place vocab"], temperature:
     if temperature == 0:
         return probabilities.argmax(dim=-1)
     try:
-        tokens: Tensor = Categorical(probs=probabilities).sample()  # type: ignore[no-untyped-call]
+        tokens: Tensor = Categorical(probs=probabilities, validate_args=True).sample()  # type: ignore[no-untyped-call]
     except ValueError:
         return probabilities.argmax(dim=-1)
     return tokens
