@@ -60,8 +60,7 @@ class Noting(TorchDispatchMode):
                 whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
                 self.before[where] = (whole, whole.clone())
         out = func(*args, **(kwargs or {}))
-        self._own.update(address(tensor) for tensor in tensors_of(out))
-        self._own -= self.before.keys()
+        self._own.update(address(tensor) for tensor in fresh(out, (args, kwargs)))
         if "empty" in func.overloadpacket.__name__:  # memory, and nothing that is done
             return out
         self.done.append((func, args, kwargs or {}, fresh(out, (args, kwargs))))

@@ -1,13 +1,16 @@
 """`sinklens lm-eval`: the harness's own command line, on local tasks, offline."""
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from sinklens.cli import main
 from sinklens.cli.lm_eval import complete
 
 DATA = Path(__file__).parents[1] / "data" / "lm_eval"
@@ -83,3 +86,16 @@ def test_the_harness_runs_our_model_on_local_tasks(sinklens, tmp_path: Path, mon
     assert wrong.returncode == 2 and "error: " in wrong.stderr and "tiny-lama" in wrong.stderr
     missing = sinklens("lm-eval", "--model_args", "pretrained=tiny-llama", "--tasks", "no_such_task")
     assert missing.returncode == 1 and "error: lm-eval says: Tasks not found: no_such_task" in missing.stderr
+
+
+def test_nothing_said_behind_two_dashes_is_nothing_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["lm-eval", "--"])
+    assert end.value.code == 0 and "Usage: sinklens lm-eval" in capsys.readouterr().out
+
+
+def test_a_shell_that_completes_is_not_told_the_help() -> None:
+    asked = {"_SINKLENS_COMPLETE": "complete_bash", "COMP_WORDS": "sinklens lm-eval ", "COMP_CWORD": "2"}
+    program = Path(sys.executable).with_name("sinklens")
+    done = subprocess.run([program], env=os.environ | asked, capture_output=True, text=True, check=False)
+    assert "Usage" not in done.stdout

@@ -41,6 +41,26 @@ def test_a_template_that_does_not_end_is_ended(model: Any, monkeypatch: pytest.M
     assert time.monotonic() - began < 20  # of a machine that has other things to do
 
 
+def test_what_other_threads_compute_does_not_count() -> None:
+    """The timer runs for all of them."""
+    busy = threading.Event()
+    others = [threading.Thread(target=lambda: [sum(range(1000)) for _ in iter(busy.is_set, True)]) for _ in range(3)]
+    for thread in others:
+        thread.start()
+    try:
+        began = time.thread_time()
+        with templates._limited(0.4):
+            while time.thread_time() - began < 0.2:
+                pass
+        with pytest.raises(TimeoutError, match=r"not done after 0.2 seconds"), templates._limited(0.2):
+            while time.thread_time() - began < 9:
+                pass
+    finally:
+        busy.set()
+        for thread in others:
+            thread.join()
+
+
 def test_alarms_of_others_are_left_as_they_were(model: Any) -> None:
     model.tokenizer.chat_template = "{{ messages[0].content }}"
     before = signal.signal(signal.SIGVTALRM, handler := lambda *_: None)

@@ -1,5 +1,6 @@
 """The process that writes samples, as it starts: wherever Python finds its packages, and in words where it cannot."""
 
+import errno
 import fcntl
 import json
 import os
@@ -200,3 +201,18 @@ def test_an_interrupt_of_the_terminal_is_for_its_parent_alone(delay: float) -> N
         time.sleep(delay)
         os.killpg(parent.pid, signal.SIGINT)
         assert parent.communicate(timeout=60) == ("interrupted\nTrue\n", "")
+
+
+def test_a_message_that_was_cut_is_not_waited_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system has no memory for the rest of it; the other side waits for that, and says nothing."""
+
+    def cut(channel: socket.socket, _: object) -> None:
+        channel.sendall(b"12345678")
+        raise OSError(errno.ENOBUFS, "No buffer space available")
+
+    with Scribe() as process:
+        answer(process)
+        monkeypatch.setattr(scribe.wire, "send", cut)
+        monkeypatch.setattr(scribe, "PATIENCE", 0.2)
+        with pytest.raises(TraceError, match="no longer listens, and was ended"):
+            process.send({"begin": {}})

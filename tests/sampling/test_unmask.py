@@ -147,8 +147,15 @@ def test_select_drawn_follows_the_weights() -> None:
     assert share[2] == 0
 
 
-def test_all_rows_take_their_best_where_one_in_bfloat16_does_not_add_up() -> None:
-    """As the released code of Dream, which catches what torch.distributions raises; then nothing is drawn."""
+@pytest.mark.parametrize("checked", [True, False])
+def test_all_rows_take_their_best_where_one_in_bfloat16_does_not_add_up(
+    checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the released code of Dream, which catches what torch.distributions raises; then nothing is drawn.
+
+    Whatever else is imported: some libraries switch its checks off for the whole process.
+    """
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", checked)
     drawn, best = 0, 0
     for seed in range(120):
         logits = 4 * torch.randn(6, 32, generator=torch.Generator().manual_seed(seed))
@@ -156,7 +163,7 @@ def test_all_rows_take_their_best_where_one_in_bfloat16_does_not_add_up() -> Non
         torch.manual_seed(0)
         before = torch.get_rng_state()
         try:
-            expected = torch.distributions.Categorical(probs=probabilities).sample()
+            expected = torch.distributions.Categorical(probs=probabilities, validate_args=True).sample()
             drawn += 1
         except ValueError:
             expected = probabilities.argmax(dim=-1)

@@ -118,7 +118,8 @@ def _sdpa(
     """transformers' own sdpa function, overheard: what reaches SDPA is what the seam sees."""
     if not scopes_of(module):
         return own(module, query, key, value, attention_mask, **keywords)
-    _refuse_unknown(module, keywords)
+    if uses_interface(module):  # others may pass what they like: that function takes it, or drops it
+        _refuse_unknown(module, keywords)
 
     def complete(call: AttentionCall) -> AttentionCall:
         if call.query.shape[1] < query.shape[1]:

@@ -60,22 +60,36 @@ def _refuse_outside(model: nn.Module) -> None:
 
 @contextmanager
 def routes_by_interface() -> Iterator[None]:
-    """Step in where models ask for their attention function; scopes may nest, each stepping in once more."""
+    """Step in where models ask for their attention function; scopes may nest, each stepping in once more.
+
+    Code outside transformers asks by `ALL_ATTENTION_FUNCTIONS["sdpa"]`; its eager function is its own.
+    """
     from transformers import AttentionInterface
 
-    before = AttentionInterface.get_interface
+    before, item = AttentionInterface.get_interface, AttentionInterface.__getitem__
+    own_item = vars(AttentionInterface).get("__getitem__")  # None: inherited
 
-    def get_interface(self: Any, attn_implementation: str, default: Any) -> Any:
-        own = before(self, attn_implementation, default)
-        door = DOORS.get(attn_implementation)
+    def stepping_in(own: Any, name: str) -> Any:
+        door = DOORS.get(name)
         # An outer scope has stepped in already; the seam knows all scopes.
         return own if door is None or getattr(own, "func", None) in DOORS.values() else partial(door, own)
 
-    AttentionInterface.get_interface = get_interface
+    def get_interface(self: Any, attn_implementation: str, default: Any) -> Any:
+        return stepping_in(before(self, attn_implementation, default), attn_implementation)
+
+    def get_item(self: Any, name: str) -> Any:
+        found = item(self, name)
+        return stepping_in(found, name) if name == "sdpa" else found
+
+    AttentionInterface.get_interface, AttentionInterface.__getitem__ = get_interface, get_item
     try:
         yield
     finally:
         AttentionInterface.get_interface = before
+        if own_item is None:
+            del AttentionInterface.__getitem__
+        else:
+            AttentionInterface.__getitem__ = own_item
 
 
 @contextmanager

@@ -22,7 +22,8 @@ class HarnessCommand(PlainCommand):
     """Ours is the help that is asked for first, or by saying nothing; what comes behind a word is the harness's."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or args[0] in HELP:
+        said = [word for word in args if word != "--"]
+        if not ctx.resilient_parsing and (not said or said[0] in HELP):
             print(ctx.get_help(), end="")
             ctx.exit()
         return super().parse_args(ctx, args)

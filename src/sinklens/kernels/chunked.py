@@ -1,8 +1,8 @@
 """Attention received in plain torch, a few query rows at a time: memory grows with the number of keys, not its square.
 
-For a slab of rows the softmax is computed whole, added into the column sums and dropped. Under a causal mask keys behind
-the last row of a slab are left out: half of the work. Sums are taken in float32
-(float64 for float64 inputs) whatever the inputs are, so bf16 inputs lose nothing beyond their own rounding.
+For a slab of rows the softmax is computed whole, added into the column sums and dropped. In a causal call keys behind
+the last row of a slab are left out: half of the work. Sums are taken in float32 (float64 for float64 inputs) whatever
+the inputs are, so bf16 inputs lose nothing beyond their own rounding.
 """
 
 import torch

@@ -54,7 +54,7 @@ class Scribe:
             for end in (self._socket, theirs):
                 end.setblocking(True)  # whatever the program's default is
             given = [json.dumps(_path()), str(theirs.fileno()), str(os.getpid())]
-            alone = ["-I", "-S", "-X", f"utf8={sys.flags.utf8_mode}"]  # all that it finds is what this process finds
+            alone = ["-I", "-X", f"utf8={sys.flags.utf8_mode}"]  # all that it finds is what this process finds
             command = [sys.executable, *alone, "-c", COMMAND, *given]
             try:
                 self._process = subprocess.Popen(
@@ -82,7 +82,8 @@ class Scribe:
         try:
             wire.send(self._socket, message)
         except OSError as error:
-            self.receive()  # what it said before it ended
+            if waiting.poll(PATIENCE * 1000):
+                self.receive()  # what it said before it ended
             raise self._lost() from error
 
     def receive(self) -> None:

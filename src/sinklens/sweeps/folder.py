@@ -24,7 +24,7 @@ from sinklens.locks import LOCK
 from sinklens.sweeps.job import Failure, Job, Outcome
 
 FORMAT = "sinklens-sweep"
-VERSION = 1
+VERSION = 2  # 2: rows have a source
 MANIFEST = "sweep.json"
 TIMING: Mapping[str, str] = MappingProxyType(
     {
