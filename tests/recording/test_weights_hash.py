@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 from hashlib import sha256
 from pathlib import Path
 
@@ -108,3 +109,21 @@ def test_of_weights_on_two_cards() -> None:
     here = Buffers(a=numbers, b=numbers.t())
     there = Buffers(a=numbers.to("cuda:0"), b=numbers.to("cuda:1").t())
     assert hash_weights(there) == hash_weights(here)
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_threads_that_cannot_be_started_are_done_without(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that may have little memory gets none for their stacks."""
+    model = nn.Sequential(*(nn.Linear(40, 40) for _ in range(4)))
+    monkeypatch.setattr(identity, "PIECE", 100)
+    expected = hash_weights(model)
+    start, started = threading.Thread.start, []
+
+    def limited(self: threading.Thread) -> None:
+        if len(started) == threads:
+            raise RuntimeError("can't start new thread")
+        started.append(self)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    assert hash_weights(model) == expected

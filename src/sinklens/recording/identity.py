@@ -5,6 +5,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, is_dataclass
+from functools import partial
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -61,9 +62,19 @@ def hash_weights(model: nn.Module) -> str | None:
             if not tensor.is_contiguous():
                 digest.update(_settled(coming))  # one copy at a time
             coming.append(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode)
-            coming.extend(threads.submit(hasher.digest, piece).result for piece in torch.split(_bytes(tensor), PIECE))
+            coming.extend(_begun(threads, hasher.digest, piece) for piece in torch.split(_bytes(tensor), PIECE))
         digest.update(_settled(coming))
     return digest.hexdigest()
+
+
+def _begun(
+    threads: ThreadPoolExecutor, digest: Callable[[torch.Tensor], bytes], piece: UInt8[torch.Tensor, " byte"]
+) -> Callable[[], bytes]:
+    """By a thread; by whoever asks for it where memory is too short for one."""
+    try:
+        return threads.submit(digest, piece).result
+    except RuntimeError:
+        return partial(digest, piece)
 
 
 def _settled(coming: list[Callable[[], bytes]]) -> bytes:
