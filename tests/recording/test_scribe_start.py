@@ -34,7 +34,7 @@ threading.Thread.start = limited
 FAULTS = {
     "threads": (f"import os; os.cpu_count = lambda: 9\n{NO_THREADS}", r"\(RuntimeError: can't start new thread\)"),
     "a package": ("import sys; sys.modules['pyarrow'] = None\n", r"\(ModuleNotFoundError: .*pyarrow.*\)"),
-    "numpy": ("import sys; sys.modules['numpy'] = None\n", r"\(ModuleNotFoundError: .*numpy.*\)"),
+    "numpy": ("import sys; sys.modules['numpy'] = None\n", r"\((ModuleNotFound|Import)Error: .*numpy.*\)"),
 }
 ANSWER = r"TypeError in the process that writes the trace: _begin\(\) missing"
 
