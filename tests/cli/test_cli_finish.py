@@ -141,7 +141,7 @@ def test_whoever_can_go_on_takes_resume(sinklens: Any) -> None:
         if name != "sweep":  # its folder is always the same
             done = sinklens(*name.split(), "tiny-llama", "--resume")
             assert (done.returncode, done.stdout) == (2, "")
-            assert done.stderr == "error: --resume needs --to DIR: the folder to go on with\n"
+            assert done.stderr == "error: --resume needs --to DIR: repeat the command with the folder to go on with\n"
 
 
 def test_resume_is_what_happens_anyway(sinklens: Any, tmp_path: Path) -> None:

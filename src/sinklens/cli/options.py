@@ -55,7 +55,7 @@ Debug = Annotated[
 def refuse_without_folder(resume: bool, to: object) -> None:
     """Nothing is in a new folder."""
     if resume and to is None:
-        raise UsageError("--resume needs --to DIR: the folder to go on with")
+        raise UsageError("--resume needs --to DIR: repeat the command with the folder to go on with")
 
 
 def known_models(incomplete: str) -> list[str]:

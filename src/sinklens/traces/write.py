@@ -66,6 +66,8 @@ class TraceWriter:
             )
         with _writing_to(folder):
             folder.mkdir(parents=True, exist_ok=True)
+            if not (folder / MANIFEST).exists():
+                refuse_others(folder)  # before a lock is put there
             lock = Lock(folder, error=TraceError)
             try:
                 writer = cls(folder, new, storage=storage, lock=lock)
@@ -147,12 +149,9 @@ class TraceWriter:
 
     def _begin(self) -> None:
         refuse_taken(self.folder)
-        there = finished_samples(self.folder)
-        names = {path.name for path in self.folder.iterdir() if not path.name.endswith(PART)}
-        others = names - {LOCK, MANIFEST, "samples"}
-        if there or others:
-            what = ", ".join(sorted(others)[:3]) or "samples"
-            raise UsageError(f"{self.folder} is not empty and holds no trace ({what}); write to another folder")
+        refuse_others(self.folder)
+        if finished_samples(self.folder):
+            raise UsageError(f"{self.folder} is not empty and holds no trace (samples); write to another folder")
         save_manifest(self.folder, self.manifest)
         samples_folder(self.folder).mkdir(exist_ok=True)
         remove_parts(self.folder)
@@ -178,6 +177,15 @@ class TraceWriter:
                 f"cannot write sample {sample} to {self.folder} ({error.strerror or error}): {len(self.finished)} of "
                 f"{self.manifest['samples']} samples are finished and kept; {_advice(error, self.folder)}"
             ) from error
+
+
+def refuse_others(folder: Path) -> None:
+    """Files that no trace has are somebody else's."""
+    names = {path.name for path in folder.iterdir() if not path.name.endswith(PART)}
+    others = names - {LOCK, MANIFEST, "samples"}
+    if others:
+        what = ", ".join(sorted(others)[:3])
+        raise UsageError(f"{folder} is not empty and holds no trace ({what}); write to another folder")
 
 
 def refuse_taken(folder: Path) -> None:
