@@ -124,7 +124,7 @@ class SampleWriter:
         if self._sifter is None:
             self._keep(step, pack(rows, kept=None, model_heads=self._model_heads))
             return
-        self._sifter.add(step, replace(as_stored(rows, EXACT), maps={}))
+        self._sifter.add(step, as_stored(replace(rows, maps={}), EXACT))
         for ready in self._sifter.take(room=SIFTED_BYTES):
             self._keep(*ready)
 
