@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sinklens.tasks import gsm8k, humaneval
+from sinklens.tasks.files import find_file, split_names
 from sinklens.tasks.item import Item
 from sinklens.tasks.sandbox import Program, how, run
 
@@ -117,7 +118,7 @@ def against_harness(folder: Path, texts: int) -> None:
     from lm_eval.api.task import ConfigurableTask
 
     config = yaml.safe_load((Path(tasks.__file__).parent / "gsm8k" / "gsm8k.yaml").read_text("utf-8"))
-    files = {split: str(gsm8k.find_file(folder, gsm8k.split_names(split))) for split in gsm8k.SPLITS}
+    files = {split: str(find_file(folder, split_names(split))) for split in gsm8k.SPLITS}
     kind = "parquet" if files["test"].endswith("parquet") else "json"
     config |= {"dataset_path": kind, "dataset_name": None, "dataset_kwargs": {"data_files": files}}
     theirs = ConfigurableTask(config=config)

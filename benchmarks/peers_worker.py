@@ -105,7 +105,7 @@ class TransformerLens(Method):
 
     @cached_property
     def bridge(self) -> Any:
-        from transformer_lens.model_bridge import TransformerBridge  # type: ignore[import-not-found]
+        from transformer_lens.model_bridge import TransformerBridge
 
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config(self.folder)["dtype"]]
         return TransformerBridge.boot_transformers(str(self.folder), device=self.device, dtype=dtype)
@@ -128,7 +128,7 @@ class NNsight(Method):
 
     @cached_property
     def traced(self) -> Any:
-        from nnsight import TransformersModel  # type: ignore[import-not-found]
+        from nnsight import TransformersModel
 
         return TransformersModel(
             str(self.folder), task="text-generation", attn_implementation="eager", dispatch=True, dtype="auto",
@@ -150,11 +150,11 @@ class KVPress(Method):
     packages = ("kvpress", "transformers")
 
     def observed(self, ids: torch.Tensor) -> torch.Tensor:
-        from kvpress import ObservedAttentionPress  # type: ignore[import-not-found]
+        from kvpress import ObservedAttentionPress
 
         scores: list[torch.Tensor] = []
 
-        class Watching(ObservedAttentionPress):  # type: ignore[misc]
+        class Watching(ObservedAttentionPress):
             def compress(self, module: Any, hidden_states: Any, keys: Any, *rest: Any) -> Any:
                 scores.append(self.score(module, hidden_states, keys, *rest)[0])
                 return keys, rest[0]

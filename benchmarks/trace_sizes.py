@@ -70,7 +70,7 @@ def write(path: Path, arrays: dict[str, np.ndarray], *, codec: str, level: int |
             writer.write_table(pa.Table.from_arrays([column.cast(lists) for column in columns], schema=schema))
 
 
-def best(action, repeats: int = 3) -> float:  # type: ignore[no-untyped-def]
+def best(action, repeats: int = 3) -> float:
     seconds = []
     for _ in range(repeats):
         start = time.process_time()
