@@ -6,7 +6,7 @@ CORES := $(shell nproc 2>/dev/null || echo 2)
 # Parallel workers get one thread each, and wait without spinning.
 SHARE := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
-.PHONY: demo test dist docs lint bench bench-gpu smollm2 test-gpu test-kvpress test-faults test-fuzz test-lowest audit chromium fashion gallery screenshots setup clean
+.PHONY: demo test dist docs lint bench bench-gpu smollm2 test-gpu test-kvpress test-faults test-fuzz test-lowest test-newest audit chromium fashion gallery screenshots setup clean
 .DEFAULT_GOAL := help
 help:
 	@echo "make demo      set up, then watch three small models, follow their sinks and mask them"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-faults  every command that writes a folder killed fifty times, full disks, Ctrl-C, two writers"
 	@echo "make test-fuzz    ten thousand cases of hostile input (a thousand in make test), and more guided by coverage"
 	@echo "make test-lowest  the core suite with the oldest versions that pyproject.toml allows, in an environment of its own"
+	@echo "make test-newest  the whole suite with the newest versions of everything but torch, in an environment of its own"
 	@echo "make audit     known vulnerabilities of what is installed (needs the vulnerability service)"
 	@echo "make lint      ruff and mypy, and pip-audit where it can run"
 	@echo "make bench     benchmarks that need no GPU"
@@ -27,7 +28,7 @@ help:
 setup: $(BIN)/.ready
 $(BIN)/.ready: pyproject.toml constraints.txt constraints-dev.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet -c constraints.txt -c constraints-dev.txt torch==2.13.0
 	$(BIN)/pip install --quiet -c constraints.txt -c constraints-dev.txt -e '.[dev]'
 	@touch $@
 
@@ -154,9 +155,16 @@ $(LOWEST)/.ready: pyproject.toml constraints-lowest.txt
 	$(LOWEST)/pip install --quiet -c constraints-lowest.txt -e . accelerate beartype hypothesis pytest pytest-xdist scikit-learn
 	@touch $@
 
+# Of everything but torch the newest that can be had; constraints-dev.txt follows when it is green.
+test-newest: chromium fashion
+	$(PYTHON) -m venv --clear .venv-newest
+	.venv-newest/bin/pip install --quiet -c constraints.txt torch==2.13.0
+	.venv-newest/bin/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(SHARE) .venv-newest/bin/python -m pytest -n $(CORES) -m "not gpu and not hub and not docs"
+
 audit: setup
 	$(BIN)/pip install --quiet 'pip-audit>=2.7'
 	$(BIN)/python -m pip_audit --skip-editable --desc off
 
 clean:
-	rm -rf $(VENV) .venv-lowest .venv-kvpress .venv-peers .venv-build .venv-dist build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-lowest .venv-newest .venv-kvpress .venv-peers .venv-build .venv-dist build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -18,7 +18,7 @@ import typer
 
 from cli.conftest import COMMAND, ROOT, environment, read_terminal
 from sinklens.cli.app import app
-from sinklens.cli.commands import RENAMED, with_new_names
+from sinklens.cli.commands import RENAMED, given_to, with_new_names, with_value
 from sinklens.cli.examples import EXAMPLES
 from sinklens.errors import UsageError
 from sinklens.report.columns import columns
@@ -164,6 +164,30 @@ def test_old_names_are_taken_with_a_warning(sinklens: Any, capsys: pytest.Captur
     done = sinklens("evaluate", "tiny-llama", "--tasks", "no_such")
     assert done.returncode == 2
     assert done.stderr.startswith("warning: --tasks is now --task\nerror: unknown task 'no_such'")
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "accepted"),
+    [(("--draws", "0"), "0", "1"), (("--draws=-2",), "-2", "1"), (("--draws", "few"), "'few'", "integer")],
+)
+def test_a_number_that_is_refused_is_told_with_what_is_accepted(
+    sinklens: Any, given: tuple[str, ...], value: str, accepted: str
+) -> None:
+    done = sinklens("compress", "tiny-llama", *given)
+    told = done.stderr.partition("Invalid value for '--draws': ")[2].splitlines()[0]
+    assert done.returncode == 2 and value in told and accepted in told
+
+
+def test_the_last_value_of_an_option_is_the_one_that_counts() -> None:
+    assert given_to(["--draws", "-n"], ["--draws", "1", "-n=2", "--task", "--draws"]) is None
+    assert given_to(["--draws", "-n"], ["--draws", "1", "-n=2", "--task"]) == "2"
+    assert given_to(["--draws"], []) is None
+
+
+def test_a_message_that_tells_the_value_is_left_alone() -> None:
+    assert with_value("16 is too few", "16") == "16 is too few"
+    assert with_value("expected 16", "1") == "'1': expected 16"
+    assert with_value("expected 1", None) == "expected 1"
 
 
 def test_quiet_says_nothing_and_verbose_what_is_used(sinklens: Any, llada: Path) -> None:
