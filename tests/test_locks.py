@@ -10,7 +10,7 @@ import pytest
 
 from sinklens.errors import SinklensError, TraceError, UsageError
 from sinklens.files import temporary_name, written_whole
-from sinklens.locks import LOCK, Lock, writing_alone
+from sinklens.locks import LOCK, Lock, refuse_strangers, writing_alone
 
 
 def test_one_at_a_time_and_again_when_it_is_released(tmp_path: Path) -> None:
@@ -95,3 +95,17 @@ def test_a_file_system_without_locks_is_told_of_and_written_to(tmp_path: Path, m
     ):
         temporary.touch()
     assert (tmp_path / "a").exists()
+
+
+def test_strangers_are_named_and_what_the_system_puts_there_is_none(tmp_path: Path) -> None:
+    for name in (".DS_Store", "lost+found", LOCK, "own.csv"):
+        (tmp_path / name).touch()
+    refuse_strangers(tmp_path, what="card", own={"own.csv"})
+    refuse_strangers(tmp_path / "new", what="card")
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(
+        UsageError, match=r"is not empty and holds no card \(notes.txt\); give a new or an empty folder"
+    ):
+        refuse_strangers(tmp_path, what="card", mark="plan.json", own={"own.csv"})
+    (tmp_path / "plan.json").touch()
+    refuse_strangers(tmp_path, what="card", mark="plan.json")

@@ -8,17 +8,18 @@ import errno
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from sinklens.errors import SinklensError
+from sinklens.errors import SinklensError, UsageError
 from sinklens.files import PART, is_unfinished, refuse_file
 
 LOCK = "writer.lock"
+LOST = "lost+found"  # of every new disk
 _WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # some network file systems have none
 
 
@@ -65,6 +66,19 @@ def _forget_in_children() -> None:
             lock.release()
 
     os.register_at_fork(after_in_child=forget)
+
+
+def refuse_strangers(folder: Path, *, what: str, mark: str | None = None, own: Collection[str] = ()) -> None:
+    """Files beside `own`, in a folder without its mark, are somebody else's. Asked before a lock is put there.
+
+    What is hidden may be the system's, and we write nothing over it.
+    """
+    refuse_file(folder)
+    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    others = sorted(name for name in found - {LOCK, LOST, *own} if not name.startswith("."))
+    if others and (mark is None or not (folder / mark).exists()):  # looked for last: another program may be making it
+        named = ", ".join(others[:3])
+        raise UsageError(f"{folder} is not empty and holds no {what} ({named}); give a new or an empty folder")
 
 
 @contextmanager

@@ -151,5 +151,5 @@ def test_a_folder_of_something_else_is_left_alone(sinklens: Run, causal: Path, t
     (tmp_path / "mine" / "notes.md").write_text("mine")
     used = sinklens(*CAUSAL, "--to", tmp_path / "mine")
     assert used.returncode == 2
-    assert "is not empty and holds no atlas; give a new or an empty folder" in used.stderr
+    assert "is not empty and holds no atlas (notes.md); give a new or an empty folder" in used.stderr
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.md"]

@@ -170,7 +170,7 @@ def test_the_same_command_only_writes_it_again(
 def test_another_card_in_the_folder_is_refused(made: Path) -> None:
     with pytest.raises(UsageError, match=r"holds another card: length: 16 there, 8 now; use the same settings"):
         card("tiny-llada", to=made, **TINY | {"length": 8, "steps": 8})
-    with pytest.raises(UsageError, match="is not empty and holds no card"):
+    with pytest.raises(UsageError, match=r"is not empty and holds no card \(.*\); give a new or an empty folder"):
         card("tiny-llada", to=made / "tables", **TINY)
     with pytest.raises(UsageError, match="is a file; give a folder"):
         card("tiny-llada", to=made / "card.md", **TINY)

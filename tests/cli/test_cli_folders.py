@@ -9,7 +9,7 @@ import pytest
 import sinklens as sl
 from sinklens.cli import folders
 from sinklens.cli.demo_folder import claim_folder
-from sinklens.evaluation import store
+from sinklens.evaluation import atlas, store
 from sinklens.evaluation.store import Store
 from sinklens.report import card_plan
 from sinklens.sweeps.folder import SweepFolder
@@ -91,6 +91,7 @@ def test_a_file_of_the_same_name_tells_nothing(sinklens, tmp_path: Path, name: s
 
 def test_the_traces_in_a_folder_are_named(sinklens, llada: Path, tmp_path: Path) -> None:
     assert folders.MANIFEST == manifest.MANIFEST
+    assert folders.MARKS == {"atlas": atlas.PLAN, "card": card_plan.PLAN, "experiment": store.EXPERIMENT}
     model = sl.load(llada)
     for name in ("a", "b"):
         sl.trace(model, [[1, 2]], SAMPLER, to=tmp_path / "d" / name)
@@ -111,3 +112,44 @@ def test_nothing_else_is_written_into_a_trace(sinklens, llada: Path, tmp_path: P
         assert "--to my trace is the folder of a trace, which holds nothing else; choose another one" in done.stderr
         assert f"such as --to 'my trace-{command}', or leave --to out" in done.stderr
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("mask", "--length", 0), "--length"),
+        (("mask", "--problems", 0), "--problems"),
+        (("mask", "--batch", 0), "--batch"),
+        (("evaluate", "--length", 0), "--length"),
+        (("evaluate", "--steps", 0), "--steps"),
+        (("evaluate", "--problems", 0), "--problems"),
+        (("card", "--block", 0), "--block"),
+        (("compress", "--stride", 0), "--stride"),
+        (("compress", "--lengths", "0"), "lengths are (0,)"),
+        (("compress", "--wording", "loud"), "unknown wording 'loud'"),
+        (("trace", "--prompt", "a", "--length", 0), "--length"),
+        (("trace", "--prompt", "a", "--every", 0), "--every"),
+        (("trace", "--prompt", "a", "--detail", "most"), "unknown detail 'most'"),
+        (("trace", "--prompt", "a", "--to", "new", "--resume"), "there is nothing to resume in new"),
+        (("trace", "--prompt", "a", "--to", "mine"), "mine is not empty and holds no trace (thesis.tex)"),
+        (("mask", "--to", "mine"), "mine is not empty and holds no experiment (thesis.tex)"),
+        (("evaluate", "--to", "mine"), "mine is not empty and holds no experiment (thesis.tex)"),
+        (("compress", "--to", "mine"), "mine is not empty and holds no experiment (thesis.tex)"),
+        (("card", "--to", "mine"), "mine is not empty and holds no card (thesis.tex)"),
+        (("atlas", "--to", "mine"), "mine is not empty and holds no atlas (thesis.tex)"),
+    ],
+)
+def test_mistakes_are_told_before_weights_are_loaded(
+    sinklens, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[object, ...], message: str
+) -> None:
+    def loaded(*_: object, **__: object) -> None:
+        raise AssertionError("weights are loaded")
+
+    monkeypatch.setattr("sinklens.models.load.load", loaded)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    command, *rest = arguments
+    done = sinklens(command, "tiny-llama", *rest)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine", "thesis.tex"]

@@ -280,7 +280,7 @@ def test_a_folder_that_cannot_be_written(sinklens, llada: Path, tmp_path: Path, 
 def test_no_length_is_called_so(sinklens, llada: Path, dream: Path) -> None:
     for model in (llada, dream):
         done = sinklens("generate", model, "--prompt-ids", "1", "--length", 0)
-        assert (done.returncode, done.stderr) == (2, "error: length is 0; expected an integer of at least 1\n")
+        assert done.returncode == 2 and "Invalid value for '--length'" in done.stderr
 
 
 def test_a_model_that_does_not_speak_is_refused_before_its_weights_are_read(sinklens, tmp_path: Path) -> None:

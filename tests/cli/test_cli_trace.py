@@ -69,7 +69,7 @@ def test_a_dry_run_estimates_and_writes_nothing(sinklens: Run, llada: Path, tmp_
         (("--resume",), "--resume needs --to DIR"),
         (("--resume", "--to", "nowhere"), "nothing to resume"),
         (("--detail", "half"), "unknown detail 'half'"),
-        (("--every", "0"), "every is 0"),
+        (("--every", "0"), "Invalid value for '--every'"),
         (("--prompt", "text"), "exactly one of --prompt"),
     ],
 )
@@ -272,6 +272,20 @@ def test_figures_are_drawn_from_a_trace(sinklens: Run, recorded: Path, tmp_path:
     (tmp_path / "empty").mkdir()
     nothing = sinklens("figures", "empty", "--to", "figs")
     assert nothing.returncode == 1 and "is not a trace" in nothing.stderr
+
+
+def test_figures_go_only_where_nothing_else_is(sinklens: Run, recorded: Path, tmp_path: Path) -> None:
+    drawn = sinklens("figures", recorded, "--only", "10,table2", "--to", "figs")
+    assert drawn.returncode == 0, drawn.stderr
+    before = (tmp_path / "figs" / "figure_10.csv").stat().st_mtime_ns
+    again = sinklens("figures", recorded, "--only", "10", "--to", "figs")
+    assert again.returncode == 0 and (tmp_path / "figs" / "figure_10.csv").stat().st_mtime_ns > before
+    (tmp_path / "figs" / "thesis.tex").touch()
+    there = sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "figs").iterdir())
+    refused = sinklens("figures", recorded, "--only", "10", "--to", "figs")
+    assert refused.returncode == 2
+    assert "figs is not empty and holds no figures (thesis.tex); give a new or an empty folder" in refused.stderr
+    assert sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "figs").iterdir()) == there
 
 
 @pytest.mark.parametrize("command", [("sinks", "t"), ("figures", "t", "--to", "figs")])

@@ -61,6 +61,7 @@ def test_a_rerun_makes_the_report_alone(sinklens: Run, finished: Path, monkeypat
     monkeypatch.setattr(compress_experiment, "read", None)
     done = sinklens("compress", "tiny-llama", *arguments(finished), "--to", finished / "a")
     assert done.returncode == 0, done.stderr
+    assert "order: which entries are kept" in done.stdout and "vs random" in done.stdout
     assert "passkey, 110 tokens" in done.stdout and "language modelling, 110 tokens" in done.stdout
     assert "batches; rows, result.json, table.md and figures are in" in done.stdout
     result = json.loads((finished / "a" / "result.json").read_text())
@@ -122,8 +123,8 @@ def test_ctrl_c_from_a_terminal(running: Run, tmp_path: Path) -> None:
         (("--schedule", "daily"), "unknown schedule 'daily'"),
         (("--schedule", "once", "--task", "lm"), "--schedule once with task lm"),
         (("--schedule", "cap", "--strict"), "strict is for schedule 'once'"),
-        (("--draws", 0), "draws is 0"),
-        (("--problems", 0), "problems is 0"),
+        (("--draws", 0), "Invalid value for '--draws'"),
+        (("--problems", 0), "Invalid value for '--problems'"),
         (("--wording", "mine"), "unknown wording 'mine'"),
         (("--text", "none.txt"), "cannot read the text none.txt"),
         (("--task", "longbench"), "longbench reads its problems from a file and was given none"),

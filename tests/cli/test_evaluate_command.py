@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import sinklens.evaluation.experiment as experiments
-from sinklens.cli.evaluate import read_data, size_of
+from sinklens.cli.evaluate import length_of, read_data, settle_block
 from sinklens.errors import UsageError
+from sinklens.evaluation.answering import Answering
 from sinklens.evaluation.scores import scores
 from sinklens.models.load import load
 
@@ -74,6 +75,8 @@ def test_a_model_is_evaluated_and_a_rerun_goes_on(sinklens, monkeypatch: pytest.
     assert "interrupted: finished batches in runs/a: 1; the same command with --to runs/a goes on" in cut.stderr
     done = sinklens(*command, "--problems", "4", "--json")
     assert done.returncode == 0, done.stderr
+    assert "already" not in cut.stderr
+    assert "batches that were in runs/a already: 1; what is missing runs" in done.stderr
     (found,) = json.loads(done.stdout)["results"]
     assert (found["task"], found["condition"], found["problems"]) == ("word_problems", "none", 4)
     assert found["right"]["value"] == 0.0  # six tokens solve nothing
@@ -137,7 +140,7 @@ def test_conditions_stand_in_the_order_they_were_asked(sinklens) -> None:
         (("--task", "word_problem"), "unknown task 'word_problem'"),
         (("--mask", "sink:top=5"), "sink"),
         (("--data", "x"), "--data x: of the tasks asked, none read files"),
-        (("--problems", "0"), "problems is 0"),
+        (("--problems", "0"), "--problems"),
         (("--threshold", "0.9"), "threshold"),
     ],
 )
@@ -159,8 +162,13 @@ def test_files_belong_to_the_tasks_that_read_them() -> None:
 
 def test_published_tasks_have_the_sizes_of_the_paper(llada: Path, dream: Path) -> None:
     with_blocks, without = load(llada), load(dream)
-    assert size_of("gsm8k", with_blocks, length=None, block=None) == {"length": 256, "block": 32}
-    assert size_of("humaneval", without, length=None, block=None) == {"length": 512, "block": None}
-    assert size_of("gsm8k", with_blocks, length=100, block=None) == {"length": 100, "block": None}
-    assert size_of("gsm8k", with_blocks, length=64, block=16) == {"length": 64, "block": 16}
-    assert size_of("word_problems", with_blocks, length=None, block=None) == {"length": 64, "block": None}
+
+    def settled(task: str, model: Any, length: int | None = None, block: int | None = None) -> tuple[int, int | None]:
+        found = settle_block(Answering(task=task, length=length_of(task, length), block=block), model)
+        return found.length, found.block
+
+    assert settled("gsm8k", with_blocks) == (256, 32)
+    assert settled("humaneval", without) == (512, None)
+    assert settled("gsm8k", with_blocks, 100) == (100, None)
+    assert settled("gsm8k", with_blocks, 64, 16) == (64, 16)
+    assert settled("word_problems", with_blocks) == (64, None)

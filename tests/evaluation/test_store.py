@@ -13,6 +13,7 @@ from sinklens.evaluation.answering import ROW
 from sinklens.evaluation.conditions import Condition, parse_condition
 from sinklens.evaluation.store import EXPERIMENT, FORMAT, TABLES, Batch, Store, differences
 from sinklens.files import temporary_name
+from sinklens.locks import LOCK
 
 FOUR = Batch(model="m", task="t", condition=parse_condition("sinks:top=5,keys=cached"), start=0, stop=4)
 
@@ -145,8 +146,10 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message), Store(tmp_path).claimed(document()):
         pass
     (tmp_path / EXPERIMENT).write_text('{"format": "other"}')
-    with pytest.raises(UsageError, match="does not say format 'sinklens-experiment'"):
-        Store(tmp_path).document()
+    message = "does not say format 'sinklens-experiment'"
+    with pytest.raises(UsageError, match=message), Store(tmp_path).claimed(document()):
+        pass
+    assert not (tmp_path / LOCK).exists()
     (tmp_path / EXPERIMENT).write_text("{")
     with pytest.raises(SinklensError, match="is damaged"):
         Store(tmp_path).document()

@@ -293,3 +293,11 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert rates[:top] == sorted(rates[:top]) and rates[top:] == sorted(rates[top:], reverse=True)
     assert rates[-1] == pytest.approx(schedule.final, abs=1e-3)
     assert ViTShape() == read_selection_recipe("tiny-vit-selection").shape
+
+
+def test_somebody_elses_files_are_left_alone(digits: Images, tmp_path: Path) -> None:
+    for name in ("log.jsonl", "notes.txt"):
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(UsageError, match=r"is not empty and holds no training run \(notes.txt\)"):
+        train(recipe_of(), digits, to=tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"log.jsonl": "mine", "notes.txt": "mine"}

@@ -108,6 +108,14 @@ def test_the_document_is_all_that_is_on_stdout(sinklens: Run, failing: list[str]
     assert document["jobs"][3].items() >= {"index": 3, "seed": 1, "right": 1, "problems": 2}.items()
 
 
+def test_a_folder_of_something_else_is_left_alone(sinklens: Run, failing: list[str], tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    done = sinklens("sweep", "grid.toml", "--to", "mine")
+    assert done.returncode == 2 and "mine is not empty and holds no sweep (thesis.tex); give a new" in done.stderr
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
 def test_the_list_runs_nothing_and_shows_what_is_known(sinklens: Run, failing: list[str], tmp_path: Path) -> None:
     listed = sinklens("sweep", "grid.toml", "--list", "--json")
     assert listed.returncode == 0 and states(listed) == ["open"] * 4 and not (tmp_path / "runs").exists()

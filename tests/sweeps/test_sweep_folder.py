@@ -13,6 +13,7 @@ from sweep_jobs import GRID
 
 from sinklens.errors import SinklensError, UsageError
 from sinklens.evaluation.answering import ROW
+from sinklens.files import temporary_name
 from sinklens.sweeps.folder import SweepFolder, read_manifest
 from sinklens.sweeps.grid import jobs_of
 from sinklens.sweeps.job import Failure, Job, Outcome, Resources
@@ -121,7 +122,7 @@ def test_another_grid_is_refused_by_what_differs(folder: SweepFolder) -> None:
 def test_a_folder_of_something_else_is_left_alone(folder: SweepFolder, tmp_path: Path) -> None:
     folder.path.mkdir()
     (folder.path / "thesis.tex").touch()
-    with pytest.raises(UsageError, match="is not empty and holds no sweep; give a new or an empty folder"):
+    with pytest.raises(UsageError, match=r"is not empty and holds no sweep \(thesis.tex\); give a new or an empty"):
         folder.claim(GRID, jobs_of(GRID))
     assert [entry.name for entry in folder.path.iterdir()] == ["thesis.tex"]
     (tmp_path / "file").touch()
@@ -131,7 +132,7 @@ def test_a_folder_of_something_else_is_left_alone(folder: SweepFolder, tmp_path:
 
 def test_the_hidden_files_of_another_program_are_no_reason_to_refuse(folder: SweepFolder) -> None:
     folder.path.mkdir()
-    (folder.path / ".sweep.json.0123.part").touch()
+    temporary_name(folder.path / "sweep.json").touch()
     folder.claim(GRID, jobs_of(GRID))
     assert read_manifest(folder.path)["format"] == "sinklens-sweep"
 

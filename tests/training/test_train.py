@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import sinklens as sl
 from sinklens.cli import main
@@ -85,6 +85,50 @@ def test_a_used_folder_is_not_overwritten(data: Path, tmp_path: Path) -> None:
         train(small_recipe("llama"), data=data, to=tmp_path)
     with pytest.raises(UsageError, match="was trained by another recipe"):
         train(small_recipe("llama", seed=1), data=data, to=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("there", [("log.jsonl", "notes.txt"), ("config.json", "model.safetensors")])
+def test_somebody_elses_files_are_left_alone(data: Path, tmp_path: Path, there: tuple[str, ...]) -> None:
+    """Also a model that was not trained here."""
+    for name in there:
+        (tmp_path / name).write_text("mine")
+    for resume in (False, True):
+        with pytest.raises(UsageError, match=r"is not empty and holds no training run \((notes|config)"):
+            train(small_recipe("llama"), data=data, to=tmp_path, resume=resume)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(there, "mine")
+
+
+def test_a_model_of_somebody_else_beside_a_log_is_left_alone(data: Path, tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
+    (tmp_path / "log.jsonl").write_text("mine")
+    with pytest.raises(UsageError, match="holds no training run"):
+        train(small_recipe("llama"), data=data, to=tmp_path)
+    assert (tmp_path / "log.jsonl").read_text() == "mine"
+
+
+def test_a_run_of_another_kind_is_left_alone(data: Path, tmp_path: Path) -> None:
+    """A selector's, which has a file of the same name."""
+    (tmp_path / "training.json").write_text('{"step": 4, "fingerprint": "b"}')
+    (tmp_path / "log.jsonl").write_text("mine")
+    with pytest.raises(UsageError, match="holds a run of another kind or recipe"):
+        train(small_recipe("llama"), data=data, to=tmp_path, resume=True)
+    assert (tmp_path / "log.jsonl").read_text() == "mine"
+
+
+def test_a_run_killed_in_its_first_checkpoint_is_begun_anew(data: Path, tmp_path: Path) -> None:
+    whole = train(small_recipe("llama"), data=data, to=tmp_path / "whole", effort=EFFORT)
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    for name in ("log.jsonl", "tokenizer.json", "config.json"):
+        (killed / name).write_bytes((whole / name).read_bytes())
+
+    def kill(step: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):  # once more, before anything is logged
+        train(small_recipe("llama"), data=data, to=killed, effort=EFFORT, resume=True, stepped=kill)
+    train(small_recipe("llama"), data=data, to=killed, effort=EFFORT, resume=True)
+    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
 def test_what_a_kill_leaves_between_two_files_is_put_right(data: Path, tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinklens.cli import options
+from sinklens.cli.folders import check_folder
 from sinklens.cli.interrupts import interrupts_end
+from sinklens.cli.loading import load_model
 from sinklens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,12 +82,12 @@ def atlas(
     head by head. A diffusion model generates, and every step is measured, for prompt, committed and masked tokens. The
     same command goes on where an earlier one was interrupted. docs/atlas.md says what each number is.
     """
-    options.refuse_without_folder(resume, to)
+    check_folder(to, "atlas", resume=resume)
     causal_only = {"--peak-keys": peak_keys, "--peak-dims": peak_dims, "--draws": draws}
     diffusion_only = {"--length": length, "--steps": steps, "--block": block}
     if seed < 0:
         raise UsageError(f"--seed {seed}; expected 0 or more")
-    loaded = _load(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
+    loaded = load_model(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
     if loaded.spec.causal:
         _refuse(diffusion_only, "generates with a diffusion model", loaded)
         probe = {"keys": peak_keys, "dims": peak_dims, "draws": draws}
@@ -99,14 +101,6 @@ def atlas(
     folder = to or _fresh(work.decides["model"]["name"])
     _run(work, folder)
     _report(folder, units=problems, as_json=json)
-
-
-def _load(name: str, *, device: str | None, dtype: str | None, revision: str | None, trust_remote_code: bool) -> Any:
-    from sinklens.cli.loading import find_model
-    from sinklens.cli.samplers import SamplerOptions
-
-    found = find_model(name, SamplerOptions(), revision=revision, trust_remote_code=trust_remote_code)
-    return found.load(device=device, dtype=dtype)[0]
 
 
 def _refuse(options_given: Mapping[str, Any], what: str, model: Any) -> None:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from sinklens.cli import options
-from sinklens.cli.evaluate import size_of
+from sinklens.cli.evaluate import length_of, settle_block
+from sinklens.cli.folders import check_folder
 from sinklens.cli.interrupts import interrupts_end
+from sinklens.cli.loading import load_model
 from sinklens.cli.numbers import parse_numbers
 from sinklens.errors import UsageError
 from sinklens.report.card_plan import PLAN, CardPlan, TextPlan, refuse_other
@@ -82,7 +84,7 @@ def card(
     A page (card.md, card.html, card.png), a LaTeX table (card.tex) and Parquet tables (docs/cards.md). The same command
     goes on where an earlier one was interrupted; --problems may grow.
     """
-    options.refuse_without_folder(resume, to)
+    check_folder(to, "card", resume=resume)
     tops = sorted(set(parse_numbers("--top", top) or []))
     if not tops or tops[0] < 1:
         raise UsageError(f"--top {top!r} has a number of keys below 1; expected e.g. 1,5,10")
@@ -93,11 +95,10 @@ def card(
 
     answering = Answering(
         task=task or TASK, split=split, data=None if data is None else str(data), steps=steps, batch=batch, seed=seed,
-        graph=graph,
-        unsafe=unsafe,
+        length=length_of(task or TASK, length), block=block, graph=graph, unsafe=unsafe,
     )  # fmt: skip
-    loaded = _load(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
-    answering = replace(answering, **size_of(answering.task, loaded, length=length, block=block))
+    loaded = load_model(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
+    answering = settle_block(answering, loaded)
     name, chunks = name_of(loaded), None if text is None else cut_text(loaded, text, count=problems, length=chunk)
     tracing = _tracing(loaded, answering, _prompts(answering, chunks, file=prompts, count=traced))
     plan = CardPlan(
@@ -225,14 +226,6 @@ def _prompts(answering: Any, chunks: Any, *, file: str | None, count: int) -> li
     if chunks is not None:
         return [Prompt(ids=tuple(ids[: min(CONTEXT, chunks.first)])) for ids in chunks.ids[:count]]
     return [Prompt(text=item.prompt) for item in problems(answering, count)]
-
-
-def _load(name: str, *, device: str | None, dtype: str | None, revision: str | None, trust_remote_code: bool) -> Any:
-    from sinklens.cli.loading import find_model
-    from sinklens.cli.samplers import SamplerOptions
-
-    found = find_model(name, SamplerOptions(), revision=revision, trust_remote_code=trust_remote_code)
-    return found.load(device=device, dtype=dtype)[0]
 
 
 def _fresh(name: str) -> Path:

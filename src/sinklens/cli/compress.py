@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinklens.cli import options
+from sinklens.cli.folders import check_folder
 from sinklens.cli.interrupts import import_heavy, interrupts_end
 from sinklens.cli.numbers import parse_numbers
 from sinklens.errors import UsageError, choose
@@ -68,13 +70,15 @@ def compress(
     strict: Annotated[
         bool, typer.Option("--strict", metavar="", help="once: cut before the first token of the answer is chosen.")
     ] = False,
-    first: Annotated[int, typer.Option(metavar="N", help="Oldest entries that are always kept.")] = 0,
-    last: Annotated[int, typer.Option(metavar="N", help="Newest entries that are always kept.")] = 0,
+    first: Annotated[int, typer.Option(min=0, metavar="N", help="Oldest entries that are always kept.")] = 0,
+    last: Annotated[int, typer.Option(min=0, metavar="N", help="Newest entries that are always kept.")] = 0,
     problems: Annotated[
         int,
-        typer.Option(metavar="N", help="Prompts of each length (needle: and depth), or chunks; may grow in a rerun."),
+        typer.Option(
+            min=1, metavar="N", help="Prompts of each length (needle: and depth), or chunks; may grow in a rerun."
+        ),
     ] = 20,
-    draws: Annotated[int, typer.Option(metavar="N", help="Draws of the order random.")] = 5,
+    draws: Annotated[int, typer.Option(min=1, metavar="N", help="Draws of the order random.")] = 5,
     text: Annotated[
         Path | None,
         typer.Option(
@@ -84,7 +88,7 @@ def compress(
         ),
     ] = None,
     stride: Annotated[
-        int, typer.Option(metavar="N", help="lm: tokens read between two cuts; 1 is the published method.")
+        int, typer.Option(min=1, metavar="N", help="lm: tokens read between two cuts; 1 is the published method.")
     ] = 1,
     wording: Annotated[
         str | None,
@@ -101,7 +105,7 @@ def compress(
     sets: Annotated[
         str | None, typer.Option(metavar="LIST", help="Sets of longbench.", show_default="all five")
     ] = None,
-    batch: Annotated[int, typer.Option(metavar="N", help="Problems at a time.")] = 8,
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Problems at a time.")] = 8,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of problems and draws.")] = 0,
     rows_only: Annotated[
         bool, typer.Option("--rows-only", metavar="", help="Run, and leave the report to a rerun elsewhere.")
@@ -123,7 +127,7 @@ def compress(
     Every batch is written when it is whole: after Ctrl-C or a kill the same command goes on, and tasks, lengths,
     budgets and orders may be added to a folder later. docs/compress.md says what is measured.
     """
-    options.refuse_without_folder(resume, to)
+    check_folder(to, "experiment", resume=resume)
     from sinklens.evaluation.compress_cells import cross
     from sinklens.tasks.haystack import read_documents
 
@@ -144,31 +148,32 @@ def compress(
     places = _percents(depths)
     documents, digest = read_documents(text)
     import_heavy()
-    from sinklens.cli.loading import find_model
+    from sinklens.cli.loading import load_model
     from sinklens.cli.output import fresh_folder
-    from sinklens.cli.samplers import SamplerOptions
     from sinklens.evaluation.compress_experiment import CompressExperiment
     from sinklens.evaluation.compress_problems import Asking
     from sinklens.models.catalog import EMBEDDED
     from sinklens.recording.identity import short_name
     from sinklens.tasks.longbench import SETS
 
-    found = find_model(model, SamplerOptions(), revision=revision, trust_remote_code=trust_remote_code)
-    loaded, _ = found.load(device=device, dtype=dtype)
+    asking = Asking(
+        lengths=LENGTHS if asked is None else tuple(asked),
+        depths=places,
+        wording=wording or ("own" if model in EMBEDDED else "paper"),
+        paper_grid=paper_grid,
+        documents=documents,
+        data=None if data is None else str(data),
+        sets=SETS if sets is None else tuple(_names("--sets", sets)),
+        seed=seed,
+    )
+    loaded = load_model(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
+    if asked is None:
+        asking = replace(asking, lengths=_fitting(loaded.spec.max_length))
     experiment = CompressExperiment(
         model=loaded,
         name=short_name(model) or model,
         cells=cells,
-        asking=Asking(
-            lengths=tuple(asked or _fitting(loaded.spec.max_length)),
-            depths=places,
-            wording=wording or ("own" if model in EMBEDDED else "paper"),
-            paper_grid=paper_grid,
-            documents=documents,
-            data=None if data is None else str(data),
-            sets=SETS if sets is None else tuple(_names("--sets", sets)),
-            seed=seed,
-        ),
+        asking=asking,
         text=digest,
         problems=problems,
         batch=batch,
@@ -210,15 +215,17 @@ def _fitting(longest: int | None) -> tuple[int, ...]:
 
 def _watch(experiment: "CompressExperiment", folder: Path) -> None:
     """Run what is not there yet, with a count on stderr; leaves with the exit code of an interrupt after Ctrl-C."""
-    from sinklens.cli.experiments import batches_kept, duration
+    from sinklens.cli.experiments import Kept, batches_kept, duration
     from sinklens.cli.live import CountDisplay
     from sinklens.cli.output import stderr_console
     from sinklens.evaluation.compress_experiment import run
     from sinklens.evaluation.compress_store import CompressStore
 
+    kept = Kept(folder, CompressStore(folder).batches())
     display = CountDisplay(stderr_console(), unit="answer")
 
     def show(now: "Progress") -> None:
+        kept.tell()
         left = "" if now.seconds_left is None else f", about {duration(now.seconds_left)} left"
         display.show([], step=now.done, steps=now.total, label=f"{now.doing}{left}: ")
 

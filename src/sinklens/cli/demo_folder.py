@@ -8,6 +8,7 @@ from typing import Any
 from sinklens.cli.output import prepare_folder
 from sinklens.errors import UsageError
 from sinklens.files import write_json
+from sinklens.locks import refuse_strangers
 
 PROGRAM = "sinklens demo"
 RESULT, SINKS, MASKING = "demo.json", "sinks.json", "masking.jsonl"
@@ -32,11 +33,8 @@ def claim_folder(folder: Path, *, traces: tuple[str, ...], marker: dict[str, Any
     """Make the folder ours. Of an earlier demo in it, what it wrote is removed; what others put there stays."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--to {folder} is a file; give a folder")
-    found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    if found and not _is_demo(folder):
-        raise UsageError(
-            f"--to {folder} is not empty and holds no demo ({', '.join(found[:3])}); give a new or an empty folder"
-        )
+    if not _is_demo(folder):
+        refuse_strangers(folder, what="demo")
     prepare_folder(folder)
     for name in traces:
         shutil.rmtree(folder / TRACES / name, ignore_errors=True)

@@ -1,15 +1,21 @@
 """`sinklens evaluate`: how many problems of a task a model solves, with or without its sinks."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from shlex import join
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sinklens.cli import options
 from sinklens.cli.experiments import run_watched
+from sinklens.cli.folders import check_folder
+from sinklens.cli.loading import load_model
 from sinklens.errors import UsageError, choose
+
+if TYPE_CHECKING:
+    from sinklens.evaluation.answering import Answering
 
 SCORES = "scores.json"
 LENGTH, BLOCK = 64, 32  # tokens of an answer, and of a block of published tasks
@@ -26,10 +32,10 @@ def evaluate(
         list[str] | None,
         typer.Option(metavar="PATH", help="Files of gsm8k or humaneval; TASK=PATH where both are asked."),
     ] = None,
-    problems: Annotated[int, typer.Option(metavar="N", help="Problems of each task.")] = 100,
+    problems: Annotated[int, typer.Option(min=1, metavar="N", help="Problems of each task.")] = 100,
     split: Annotated[str, typer.Option(metavar="NAME", help="test, templates, numbers or train.")] = "test",
     shots: Annotated[
-        int | None, typer.Option(metavar="N", help="Worked examples before a problem (gsm8k).", show_default="5")
+        int | None, typer.Option(min=0, metavar="N", help="Worked examples before a problem (gsm8k).", show_default="5")
     ] = None,
     mask: Annotated[
         list[str] | None,
@@ -39,16 +45,16 @@ def evaluate(
             show_default="none",
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(metavar="N", help="Problems at a time.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Problems at a time.")] = 64,
     length: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Tokens of an answer.", show_default="64; gsm8k 256, humaneval 512"),
+        typer.Option(min=1, metavar="N", help="Tokens of an answer.", show_default="64; gsm8k 256, humaneval 512"),
     ] = None,
     steps: options.Steps = None,
     block: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="Block length (LLaDA, MMaDA).", show_default="the length; gsm8k and humaneval 32"
+            min=1, metavar="N", help="Block length (LLaDA, MMaDA).", show_default="the length; gsm8k and humaneval 32"
         ),
     ] = None,
     stop_at_eos: options.StopAtEos = None,
@@ -73,12 +79,10 @@ def evaluate(
     Every finished batch is written to the folder. After Ctrl-C or a kill the same command with the same --to goes on,
     and more --problems may be asked for. docs/evaluate.md says more, also on published settings and on speed.
     """
-    options.refuse_without_folder(resume, to)
+    check_folder(to, "experiment", resume=resume)
     from sinklens.evaluation.conditions import parse_condition
 
     conditions = [parse_condition(text) for text in mask or ["none"]]
-    asked = read_data(data or [], read_tasks(task))
-    loaded = _load(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
     from sinklens.cli.output import fresh_folder
     from sinklens.evaluation.answering import Answering
     from sinklens.evaluation.experiment import Experiment
@@ -97,14 +101,16 @@ def evaluate(
             stop_at_eos=bool(stop_at_eos),
             graph=graph,
             unsafe=unsafe,
-            **size_of(name, loaded, length=length, block=block),
+            length=length_of(name, length),
+            block=block,
         )
-        for name, path in asked.items()
+        for name, path in read_data(data or [], read_tasks(task)).items()
     ]
+    loaded = load_model(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
     name = short_name(model) or model
     experiment = Experiment(
         models={name: loaded},
-        answerings=answerings,
+        answerings=[settle_block(one, loaded) for one in answerings],
         cells={name: conditions},
         problems=problems,
         command=join(["sinklens", *sys.argv[1:]]),
@@ -142,23 +148,18 @@ def read_data(given: list[str], tasks: list[str]) -> dict[str, str | None]:
     return {name: paths.get(name) for name in tasks}
 
 
-def size_of(task: str, model: Any, *, length: int | None, block: int | None) -> dict[str, Any]:
-    """Length and block of an answer: as asked, else by the task. LLaDA and MMaDA write published tasks in blocks."""
+def length_of(task: str, asked: int | None) -> int:
+    """Tokens of an answer: as asked, else by the task."""
+    return LENGTHS.get(task, LENGTH) if asked is None else asked
+
+
+def settle_block(answering: "Answering", model: Any) -> "Answering":
+    """Where no block was asked for: LLaDA and MMaDA write published tasks in blocks."""
     from sinklens.evaluation.greedy import has_blocks
     from sinklens.tasks import BENCHMARKS
 
-    chosen = LENGTHS.get(task, LENGTH) if length is None else length
-    if block is None and task in BENCHMARKS and has_blocks(model) and chosen % BLOCK == 0:
-        block = BLOCK
-    return {"length": chosen, "block": block}
-
-
-def _load(name: str, *, device: str | None, dtype: str | None, revision: str | None, trust_remote_code: bool) -> Any:
-    from sinklens.cli.loading import find_model
-    from sinklens.cli.samplers import SamplerOptions
-
-    found = find_model(name, SamplerOptions(), revision=revision, trust_remote_code=trust_remote_code)
-    return found.load(device=device, dtype=dtype)[0]
+    left_open = answering.block is None and answering.task in BENCHMARKS and answering.length % BLOCK == 0
+    return replace(answering, block=BLOCK) if left_open and has_blocks(model) else answering
 
 
 def _report(folder: Path, order: list[tuple[str, str]], *, count: int, as_json: bool) -> None:

@@ -20,9 +20,11 @@ def run_watched(experiment: "Experiment", folder: Path) -> "Ran":
     from sinklens.evaluation.store import Store
 
     _tell_of_short_tasks(experiment)
+    kept = Kept(folder, len(Store(folder).finished()))
     display = CountDisplay(stderr_console(), unit="batch")
 
     def show(now: "Progress") -> None:
+        kept.tell()
         left = "" if now.seconds_left is None else f", about {duration(now.seconds_left)} left"
         what = f"{now.doing.model}, {now.doing.task}, {now.doing.condition.label}{left}: "
         display.show([], step=now.done, steps=now.total, label=what)
@@ -42,6 +44,20 @@ def _tell_of_short_tasks(experiment: "Experiment") -> None:
         if one.task in BENCHMARKS and (there := len(problems(one, asked))) < asked:
             said = f"{one.task} has {there:,} problems here, fewer than the {asked:,} asked for: all of them count"
             note(said)
+
+
+class Kept:
+    """What need not be done again; told once, when the folder is known to be of this experiment."""
+
+    def __init__(self, folder: Path, finished: int) -> None:
+        self._folder, self._finished = folder, finished
+
+    def tell(self) -> None:
+        from sinklens.cli.output import note
+
+        if self._finished:
+            note(f"batches that were in {self._folder} already: {self._finished}; what is missing runs")
+        self._finished = 0
 
 
 def batches_kept(folder: Path, finished: int) -> str:

@@ -12,7 +12,12 @@ def figures(
     traces: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders that `sinklens trace` wrote.")],
     *,
     to: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the files go.", show_default="a new one, runs/figures-N")
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the files go; only earlier figures may be there.",
+            show_default="a new one, runs/figures-N",
+        ),
     ] = None,
     only: Annotated[
         str | None,
@@ -43,11 +48,13 @@ def figures(
     from sinklens.cli.folders import open_traces, refuse_trace_folder
     from sinklens.cli.live import CountDisplay
     from sinklens.cli.output import fresh_folder, prepare_folder, print_json, print_wrapped, stderr_console
-    from sinklens.report.figures import draw_figures
+    from sinklens.locks import refuse_strangers
+    from sinklens.report.figures import FILES, draw_figures
 
     refuse_trace_folder(to, example="figures")
     opened = open_traces(traces)
     folder = to or fresh_folder("figures")
+    refuse_strangers(folder, what="figures", own=FILES)  # earlier ones are drawn anew
     prepare_folder(folder)
     display = CountDisplay(stderr_console(), unit="layer")
     try:

@@ -7,12 +7,22 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from sinklens.errors import UsageError
+from sinklens.locks import refuse_strangers
 
 if TYPE_CHECKING:
     from sinklens.traces.read import Trace
 
 MANIFEST = "manifest.json"  # of a trace; the constants of those who write folders would load what reading does without
+MARKS = {"atlas": "plan.json", "card": "plan.json", "experiment": "experiment.json"}  # by which they are known
 NAMED = 3  # traces that a message names
+
+
+def check_folder(to: Path | None, what: str, *, resume: bool) -> None:
+    """Before weights are loaded: to go on takes a folder, and one that holds no `what` must be empty."""
+    if to is not None:
+        refuse_strangers(to, what=what, mark=MARKS[what])
+    elif resume:
+        raise UsageError("--resume needs --to DIR: repeat the command with the folder to go on with")
 
 
 def open_traces(folders: Sequence[Path]) -> "list[Trace]":

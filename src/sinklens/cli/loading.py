@@ -39,6 +39,14 @@ class Found:
         return model, self.sampler
 
 
+def load_model(
+    name: str, *, device: str | None, dtype: str | None, revision: str | None, trust_remote_code: bool
+) -> Any:
+    """A model alone, for commands that choose its sampler themselves."""
+    found = find_model(name, SamplerOptions(), revision=revision, trust_remote_code=trust_remote_code)
+    return found.load(device=device, dtype=dtype)[0]
+
+
 def find_model(name: str, sampling: SamplerOptions, *, revision: str | None, trust_remote_code: bool) -> Found:
     """Locate (or download) a checkpoint and check the sampler's settings for its family."""
     from sinklens.cli.output import quiet_unless_terminal

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinklens.cli import options
-from sinklens.cli.evaluate import read_data, read_tasks, size_of
+from sinklens.cli.evaluate import length_of, read_data, read_tasks, settle_block
 from sinklens.cli.experiments import run_watched
+from sinklens.cli.folders import check_folder
 from sinklens.cli.interrupts import import_heavy
 from sinklens.cli.numbers import parse_numbers
 from sinklens.errors import UsageError
@@ -67,25 +68,30 @@ def mask(
         str | None, typer.Option(metavar="LIST", help="Also all sinks above these thresholds: 1,2,3,5,10.")
     ] = None,
     draws: Annotated[
-        int | None, typer.Option(metavar="N", help="Draws of every random control.", show_default="5")
+        int | None, typer.Option(min=1, metavar="N", help="Draws of every random control.", show_default="5")
     ] = None,
     cells: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Exactly these cells, one a line, such as sinks:top=5,keys=cached."),
     ] = None,
-    problems: Annotated[int, typer.Option(metavar="N", help="Problems of each task; may grow in a rerun.")] = 100,
+    problems: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Problems of each task; may grow in a rerun.")
+    ] = 100,
     length: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Tokens of an answer.", show_default="64; gsm8k 256, humaneval 512"),
+        typer.Option(min=1, metavar="N", help="Tokens of an answer.", show_default="64; gsm8k 256, humaneval 512"),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(metavar="N", help="Denoising steps (diffusion models).", show_default="as the length")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Denoising steps (diffusion models).", show_default="as the length"),
     ] = None,
     block: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Block length (LLaDA, MMaDA).", show_default="the length; published tasks 32"),
+        typer.Option(
+            min=1, metavar="N", help="Block length (LLaDA, MMaDA).", show_default="the length; published tasks 32"
+        ),
     ] = None,
-    batch: Annotated[int, typer.Option(metavar="N", help="Problems at a time.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Problems at a time.")] = 64,
     split: Annotated[str, typer.Option(metavar="NAME", help="Which problems.")] = "test",
     data: Annotated[
         list[str] | None,
@@ -119,7 +125,7 @@ def mask(
     batch is written when it is whole: after Ctrl-C or a kill the same command goes on, and with all rows there it only
     makes the report anew. docs/interventions.md says what each cell does.
     """
-    options.refuse_without_folder(resume, to)
+    check_folder(to, "experiment", resume=resume)
     from sinklens.evaluation.grid import DRAWS, Grid
 
     crossed = {"top": top, "control": control, "keys": keys, "act": act, "scope": scope, "epsilon": epsilon}
@@ -141,9 +147,6 @@ def mask(
     from sinklens.evaluation.experiment import Experiment
     from sinklens.evaluation.greedy import has_blocks
 
-    wanted = read_data(data or [], read_tasks(task))
-    loaded = _load(models, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
-    sized = next((model for model in loaded.values() if has_blocks(model)), next(iter(loaded.values())))
     answerings = [
         Answering(
             task=name,
@@ -154,13 +157,16 @@ def mask(
             seed=seed,
             graph=graph,
             unsafe=unsafe,
-            **size_of(name, sized, length=length, block=block),
+            length=length_of(name, length),
+            block=block,
         )
-        for name, path in wanted.items()
+        for name, path in read_data(data or [], read_tasks(task)).items()
     ]
+    loaded = _load(models, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
+    sized = next((model for model in loaded.values() if has_blocks(model)), next(iter(loaded.values())))
     experiment = Experiment(
         models=loaded,
-        answerings=answerings,
+        answerings=[settle_block(one, sized) for one in answerings],
         cells={name: listed or grid.cells(causal=model.spec.causal) for name, model in loaded.items()},
         problems=problems,
         stop_early=stop_early,

@@ -52,12 +52,6 @@ Debug = Annotated[
 ]
 
 
-def refuse_without_folder(resume: bool, to: object) -> None:
-    """Nothing is in a new folder."""
-    if resume and to is None:
-        raise UsageError("--resume needs --to DIR: repeat the command with the folder to go on with")
-
-
 def known_models(incomplete: str) -> list[str]:
     """Names for the shell to complete."""
     from sinklens.models.catalog import EMBEDDED, KNOWN, PACKAGED
@@ -115,14 +109,15 @@ Unsafe = Annotated[
     bool, typer.Option("--unsafe", metavar="", help="Run programs that a model wrote without a sandbox.")
 ]
 
-Length = Annotated[int | None, typer.Option(metavar="N", help="Tokens to generate.", show_default="128")]
+Length = Annotated[int | None, typer.Option(min=1, metavar="N", help="Tokens to generate.", show_default="128")]
 Steps = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Denoising steps (LLaDA, MMaDA, Dream).", show_default="as the length"),
+    typer.Option(min=1, metavar="N", help="Denoising steps (LLaDA, MMaDA, Dream).", show_default="as the length"),
 ]
 Block = Annotated[
     int | None,
     typer.Option(
+        min=1,
         metavar="N",
         help="Block length (LLaDA, MMaDA).",
         show_default="32 where it divides the length, else the length",
@@ -137,7 +132,7 @@ TopP = Annotated[
     float | None,
     typer.Option(metavar="X", help="Keep the likeliest tokens up to this mass (Dream, autoregressive)."),
 ]
-TopK = Annotated[int | None, typer.Option(metavar="N", help="Keep this many of the likeliest tokens (Dream).")]
+TopK = Annotated[int | None, typer.Option(min=1, metavar="N", help="Keep this many of the likeliest tokens (Dream).")]
 AlgTemp = Annotated[
     float | None, typer.Option(metavar="X", help="Randomness of the order in which positions commit (Dream).")
 ]

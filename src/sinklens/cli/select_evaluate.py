@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinklens.cli import options
+from sinklens.cli.folders import check_folder
 from sinklens.cli.interrupts import interrupts_end
 from sinklens.cli.select_parts import (
     EMBEDDED,
@@ -83,7 +84,7 @@ def evaluate(
     Every batch is written when it is whole: after Ctrl-C or a kill the same command goes on, and budgets, links,
     baselines and images may be added to a folder later. docs/selection.md says what is measured.
     """
-    options.refuse_without_folder(resume, to)
+    check_folder(to, "experiment", resume=resume)
     import_selection()
     from sinklens.cli.output import fresh_folder, note
     from sinklens.evaluation.selection_cells import cross, parse_floats
@@ -129,16 +130,18 @@ def evaluate(
 
 def _watch(experiment: "SelectionExperiment", folder: Path, *, timed: bool) -> None:
     """Run what is not there yet, with a count on stderr; leaves with the exit code of an interrupt after Ctrl-C."""
-    from sinklens.cli.experiments import batches_kept
+    from sinklens.cli.experiments import Kept, batches_kept
     from sinklens.cli.live import CountDisplay
     from sinklens.cli.output import stderr_console
     from sinklens.evaluation.selection_run import run
     from sinklens.evaluation.selection_speed import measure_speed
     from sinklens.evaluation.selection_store import SelectionStore
 
+    kept = Kept(folder, SelectionStore(folder).batches())
     display = CountDisplay(stderr_console(), unit="image")
 
     def show(now: "SelectionProgress") -> None:
+        kept.tell()
         display.show([], step=now.done, steps=now.total, label=f"{now.doing}: ")
 
     with interrupts_end(lambda: batches_kept(folder, SelectionStore(folder).batches())), closing(display):

@@ -77,6 +77,7 @@ def sweep(
         base=resources.base,
         elsewhere=on == "ray" and bool(address or os.environ.get("RAY_ADDRESS")),
     )
+    folder.refuse_other(jobs)  # before a lock is put there
     with writing_alone(folder.path, shared=job is not None):
         folder.claim(document, jobs)
         interrupted = _run(folder, chosen, running=running, resources=resources)

@@ -16,7 +16,7 @@ from sinklens.cli.numbers import parse_maps, parse_numbers, show_bytes
 from sinklens.cli.output import fresh_folder, note
 from sinklens.cli.prompts import collect_prompts
 from sinklens.cli.samplers import SamplerOptions, takes_sampling
-from sinklens.errors import UsageError
+from sinklens.errors import UsageError, choose
 
 if TYPE_CHECKING:
     from sinklens.recording.plan import Plan
@@ -48,7 +48,7 @@ def trace(
         str | None, typer.Option(metavar="LIST", help="Layers to keep: 0-3,7.", show_default="all")
     ] = None,
     heads: Annotated[str | None, typer.Option(metavar="LIST", help="Heads to keep.", show_default="all")] = None,
-    every: Annotated[int, typer.Option(metavar="N", help="Keep the attention of every N-th step.")] = 1,
+    every: Annotated[int, typer.Option(min=1, metavar="N", help="Keep the attention of every N-th step.")] = 1,
     maps: Annotated[
         str | None,
         typer.Option(metavar="LIST", help="Whole attention maps to keep: LAYER.HEAD@STEP,..., e.g. 3.1@38-39."),
@@ -77,15 +77,17 @@ def trace(
     The folder holds Parquet files and a manifest (docs/traces.md); `sinklens sinks` and `sinklens figures` read it.
     Every prompt is written when it is whole: after Ctrl-C or a kill, --resume goes on, with the same result.
     """
+    from sinklens.traces.manifest import DETAILS
+    from sinklens.traces.write import refuse_used, refuse_without_trace
+
     given = collect_prompts(prompt or [], prompt_ids or [], prompts)
     wanted_layers, wanted_heads = parse_numbers("--layers", layers), parse_numbers("--heads", heads)
     wanted_maps = parse_maps(maps)
+    choose("detail", detail, DETAILS)
     if to is None and resume:
         raise UsageError("--resume needs --to DIR: the folder of the trace to go on with")
-    if to is not None and not resume and not dry_run:
-        from sinklens.traces.write import refuse_taken
-
-        refuse_taken(to)  # before the weights are loaded
+    if to is not None and not dry_run:  # before the weights are loaded
+        refuse_without_trace(to) if resume else refuse_used(to)
     found = find_model(model, sampling, revision=revision, trust_remote_code=trust_remote_code)
     from sinklens.recording.plan import plan_trace
 

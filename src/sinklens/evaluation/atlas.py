@@ -24,8 +24,8 @@ from sinklens.errors import UsageError
 from sinklens.evaluation import denoising_norms, key_norms, peaks
 from sinklens.evaluation.row_files import read_batch
 from sinklens.evaluation.store import differences
-from sinklens.files import is_unfinished, refuse_file, written_whole
-from sinklens.locks import LOCK, writing_alone
+from sinklens.files import written_whole
+from sinklens.locks import refuse_strangers, writing_alone
 from sinklens.recording.identity import describe_model, describe_sampler, hash_json
 
 FORMAT = 1
@@ -132,10 +132,8 @@ def _measure_unit(atlas: Atlas, folder: Path, unit: int) -> None:
 
 def refuse_other(folder: Path, document: Mapping[str, Any]) -> None:
     """A folder that holds something else than this atlas, whole or begun."""
-    refuse_file(folder)
+    refuse_strangers(folder, what="atlas", mark=PLAN)
     if not (folder / PLAN).exists():
-        if folder.is_dir() and any(path.name != LOCK and not is_unfinished(path) for path in folder.iterdir()):
-            raise UsageError(f"{folder} is not empty and holds no atlas; give a new or an empty folder")
         return
     there = read_plan(folder)
     other = differences(there["decides"], document["decides"])

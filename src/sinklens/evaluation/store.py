@@ -24,7 +24,7 @@ from sinklens.evaluation.answering import ROW
 from sinklens.evaluation.conditions import Condition
 from sinklens.evaluation.row_files import read_batch
 from sinklens.files import write_json, written_whole
-from sinklens.locks import LOCK, writing_alone
+from sinklens.locks import refuse_strangers, writing_alone
 
 EXPERIMENT = "experiment.json"
 FORMAT = "sinklens-experiment"
@@ -103,6 +103,7 @@ class Store:
     @contextmanager
     def claimed(self, document: Mapping[str, Any]) -> Iterator[None]:
         """This process alone writes, and only what belongs to the experiment of `document`."""
+        self._refuse_other(document)  # before a lock is put there
         with writing_alone(self.folder):
             there = self._refuse_other(document)
             if there is None or there["problems"] < document["problems"]:  # else what made the rows stays said
@@ -114,7 +115,7 @@ class Store:
         path = self.folder / EXPERIMENT
         try:
             found = json.loads(path.read_text("utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             raise SinklensError(f"{path} is damaged ({error}); restore it, or choose another folder") from error
@@ -124,15 +125,9 @@ class Store:
 
     def _refuse_other(self, document: Mapping[str, Any]) -> dict[str, Any] | None:
         """What stands there already, if it is the same experiment."""
+        refuse_strangers(self.folder, what="experiment", mark=EXPERIMENT)
         there = self.document()
         if there is None:
-            names = sorted(path.name for path in self.folder.iterdir())
-            strangers = [name for name in names if name != LOCK]
-            if strangers:
-                raise UsageError(
-                    f"{self.folder} is not empty and holds no experiment ({', '.join(strangers[:3])}); give a new or "
-                    "an empty folder"
-                )
             return None
         if there["fingerprint"] != document["fingerprint"]:
             lines = differences(there.get("decisive", {}), document.get("decisive", {}))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sinklens.errors import UsageError
-from sinklens.files import refuse_file
+from sinklens.locks import refuse_strangers
 
 FORMAT = 1
 PLAN = "plan.json"
@@ -108,15 +108,13 @@ def refuse_other(folder: Path, plan: CardPlan) -> None:
     """A folder that holds something else than this card, whole or begun."""
     from sinklens.evaluation.store import differences
 
-    refuse_file(folder)
+    refuse_strangers(folder, what="card", mark=PLAN)
     if (folder / PLAN).exists():
         other = differences(read_plan(folder)["decides"], plan.document()["decides"])
         if other:
             raise UsageError(
                 f"{folder} holds another card: {'; '.join(other)}; use the same settings, or write to another folder"
             )
-    elif folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty and holds no card; give a new or an empty folder")
 
 
 def read_plan(folder: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any
 from sinklens.errors import UsageError, choose
 from sinklens.report import flickers, heatmap, histograms, layers, maps, positions, queries, thresholds, token_table
 from sinklens.report.heads import HeadChoice
-from sinklens.report.scene import Collector, Drawn, Focus, Model, Sheet, count_reads, models_of, read
+from sinklens.report.scene import Collector, Drawn, Focus, Model, Sheet, count_reads, models_of, read, stem_of
 from sinklens.report.style import styled
 from sinklens.sinks.arrays import TraceLike
 
@@ -62,6 +62,7 @@ _FIGURES = {
     ),
 }
 IDS = tuple(_FIGURES)
+FILES = frozenset(stem_of(id) + suffix for id in IDS for suffix in (".png", ".svg", ".csv", ".tex"))  # of all of them
 
 
 def draw_figures(

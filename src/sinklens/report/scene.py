@@ -86,6 +86,11 @@ class Collector(Protocol):
     def add(self, layer: LayerArrays, canvases: Canvases) -> None: ...
 
 
+def stem_of(id: str) -> str:
+    """What the files of a figure are called."""
+    return "table_2" if id == "table2" else f"figure_{id}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sheet:
     """One figure to be drawn: its name and where its files go."""
@@ -97,7 +102,7 @@ class Sheet:
 
     @property
     def name(self) -> str:
-        return "table_2" if self.id == "table2" else f"figure_{self.id}"
+        return stem_of(self.id)
 
     def finish(self, figure: Any, rows: Iterable[Mapping[str, Any]], *, notes: Iterable[str | None] = ()) -> Drawn:
         """Write the picture and its numbers."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sinklens.errors import UsageError
 from sinklens.files import append_line, whole_lines, write_json, written_whole
-from sinklens.locks import writing_alone
+from sinklens.locks import refuse_strangers, writing_alone
 from sinklens.models.fields import read_json
 from sinklens.selection.backbone import wrap_backbone
 from sinklens.selection.calibration import batch_of, calibrate
@@ -68,6 +68,7 @@ def train(
     """
     selector = build_selector(recipe).to(device)
     run = _Run(recipe, selector, data, to=Path(to))
+    refuse_strangers(run.to, what="training run", mark=ABOUT, own={LOG, STATE})
     with writing_alone(run.to):
         first = _begin(run, resume=resume)
         if first is not None:

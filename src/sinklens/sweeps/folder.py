@@ -19,8 +19,8 @@ from typing import Any
 
 from sinklens.errors import SinklensError, UsageError
 from sinklens.evaluation.answering import ROW
-from sinklens.files import refuse_file, write_json, written_whole
-from sinklens.locks import LOCK
+from sinklens.files import write_json, written_whole
+from sinklens.locks import refuse_strangers
 from sinklens.sweeps.job import Failure, Job, Outcome
 
 FORMAT = "sinklens-sweep"
@@ -49,24 +49,19 @@ class SweepFolder:
 
     def claim(self, grid: Mapping[str, Any], jobs: Sequence[Job]) -> None:
         """Make it the folder of these jobs. It may hold some of them already, but no others."""
-        there = self.path / MANIFEST
-        refuse_file(self.path)
-        # Looked at before the manifest is looked for: another program may be making this sweep at this moment.
-        held = self.path.exists() and any(
-            entry.name != LOCK and not entry.name.startswith(".") for entry in self.path.iterdir()
-        )
-        if there.exists():
-            self._refuse_other_jobs(jobs)
-        elif held:
-            raise UsageError(f"{self.path} is not empty and holds no sweep; give a new or an empty folder")
+        self.refuse_other(jobs)
         listed = [
             {"index": index, "fingerprint": job.fingerprint, "label": str(job), **job.as_dict()}
             for index, job in enumerate(jobs)
         ]
         manifest = {"format": FORMAT, "version": VERSION, "grid": dict(grid), "jobs": listed}
-        write_json(there, manifest)
+        write_json(self.path / MANIFEST, manifest)
 
-    def _refuse_other_jobs(self, jobs: Sequence[Job]) -> None:
+    def refuse_other(self, jobs: Sequence[Job]) -> None:
+        """Something else than these jobs, or some of them."""
+        refuse_strangers(self.path, what="sweep", mark=MANIFEST)
+        if not (self.path / MANIFEST).exists():
+            return
         wanted = {job.fingerprint for job in jobs}
         others = [job for job in read_manifest(self.path)["jobs"] if job["fingerprint"] not in wanted]
         if others:

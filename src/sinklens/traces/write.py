@@ -16,7 +16,7 @@ from typing import Any
 
 from sinklens.errors import TraceError, UsageError
 from sinklens.files import PART, sync
-from sinklens.locks import LOCK, Lock
+from sinklens.locks import Lock, refuse_strangers
 from sinklens.traces.files import Guard
 from sinklens.traces.folder import finished_samples, remove_parts, sample_folder, samples_folder
 from sinklens.traces.manifest import (
@@ -60,14 +60,12 @@ class TraceWriter:
         """
         folder, storage = Path(folder), Storage.of(exact=exact)
         new = new_manifest(manifest, samples=samples, storage=storage.as_manifest())
-        if resume and not (folder / MANIFEST).is_file():
-            raise UsageError(
-                f"there is nothing to resume in {folder}: no trace is there; leave resume out to begin one"
-            )
+        if resume:
+            refuse_without_trace(folder)
         with _writing_to(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            if not (folder / MANIFEST).exists():
-                refuse_others(folder)  # before a lock is put there
+            if not resume:
+                refuse_used(folder)  # before a lock is put there
             lock = Lock(folder, error=TraceError)
             try:
                 writer = cls(folder, new, storage=storage, lock=lock)
@@ -148,10 +146,7 @@ class TraceWriter:
         self.close()
 
     def _begin(self) -> None:
-        refuse_taken(self.folder)
-        refuse_others(self.folder)
-        if finished_samples(self.folder):
-            raise UsageError(f"{self.folder} is not empty and holds no trace (samples); write to another folder")
+        refuse_used(self.folder)
         save_manifest(self.folder, self.manifest)
         samples_folder(self.folder).mkdir(exist_ok=True)
         remove_parts(self.folder)
@@ -174,24 +169,23 @@ class TraceWriter:
             yield
         except OSError as error:
             raise TraceError(
-                f"cannot write sample {sample} to {self.folder} ({error.strerror or error}): {len(self.finished)} of "
-                f"{self.manifest['samples']} samples are finished and kept; {_advice(error, self.folder)}"
+                f"cannot write sample {sample} to {self.folder} ({error.strerror or error}): samples before it are "
+                f"finished and kept; {_advice(error, self.folder)}"
             ) from error
 
 
-def refuse_others(folder: Path) -> None:
-    """Files that no trace has are somebody else's."""
-    names = {path.name for path in folder.iterdir() if not path.name.endswith(PART)}
-    others = names - {LOCK, MANIFEST, "samples"}
-    if others:
-        what = ", ".join(sorted(others)[:3])
-        raise UsageError(f"{folder} is not empty and holds no trace ({what}); write to another folder")
+def refuse_without_trace(folder: Path) -> None:
+    """Where one is to be resumed."""
+    if not (folder / MANIFEST).is_file():
+        raise UsageError(f"there is nothing to resume in {folder}: no trace is there; leave resume out to begin one")
 
 
-def refuse_taken(folder: Path) -> None:
-    """A trace that is there is not begun anew; whether it can be resumed or is all there is said."""
+def refuse_used(folder: Path) -> None:
+    """A trace is begun where nothing is, or nothing but the beginning of one. Of one that is there it is said whether
+    it can be resumed or is complete."""
     there = finished_samples(folder)
     if not there or not (folder / MANIFEST).exists():
+        refuse_strangers(folder, what="trace", own={MANIFEST} if there else {MANIFEST, samples_folder(folder).name})
         return
     old = read_manifest(folder)
     held, place = f"({len(there)} of {old['samples']} samples)", quote(str(folder))

@@ -17,7 +17,9 @@ from sinklens.training.recipe import Recipe
 from sinklens.training.tokenizer import SPECIAL_TOKENS
 
 WEIGHTS, STATE = "model.safetensors", "training.json"
+CONFIG, GENERATION = "config.json", "generation_config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+CHECKPOINT = frozenset({WEIGHTS, STATE, CONFIG, GENERATION, *TOKENIZER_FILES})
 BOS, EOS, MASK, PAD = range(len(SPECIAL_TOKENS))  # the tokenizer gives them their places
 
 
@@ -88,8 +90,8 @@ def write_checkpoint(
     for name in TOKENIZER_FILES:
         with written_whole(folder / name) as temporary:
             copyfile(tokenizer / name, temporary)
-    write_json(folder / "config.json", config_of(recipe))
-    write_json(folder / "generation_config.json", {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD})
+    write_json(folder / CONFIG, config_of(recipe))
+    write_json(folder / GENERATION, {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD})
     write_tensors(folder / WEIGHTS, tensors, metadata={"step": str(state["step"])})
     write_state(folder, recipe, state=state)
 
@@ -99,15 +101,20 @@ def write_state(folder: Path, recipe: Recipe, *, state: Mapping[str, Any]) -> No
     write_json(folder / STATE, {**state, "recipe": recipe.as_dict(), "fingerprint": recipe.fingerprint})
 
 
+def step_of(folder: Path) -> int | None:
+    """The step that the weights are of; None: they are of no run."""
+    from safetensors import safe_open
+
+    with safe_open(str(folder / WEIGHTS), framework="pt") as handle:
+        step = (handle.metadata() or {}).get("step")
+    return None if step is None else int(step)
+
+
 def read_state(folder: Path) -> dict[str, Any] | None:
     """What a folder says of the run that wrote it; the step is that of its weights."""
     if not (folder / STATE).is_file() or not (folder / WEIGHTS).is_file():
         return None
-    from safetensors import safe_open
-
-    with safe_open(str(folder / WEIGHTS), framework="pt") as handle:
-        step = int(handle.metadata()["step"])
-    return {**read_json(folder / STATE), "step": step}
+    return {**read_json(folder / STATE), "step": step_of(folder)}
 
 
 def read_weights(network: Network, folder: Path, recipe: Recipe) -> None:

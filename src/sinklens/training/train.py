@@ -15,11 +15,22 @@ from typing import Any
 import torch
 
 from sinklens.errors import UsageError
-from sinklens.files import temporary_folder
-from sinklens.locks import writing_alone
+from sinklens.files import read_json, temporary_folder
+from sinklens.locks import refuse_strangers, writing_alone
 from sinklens.models.catalog import locate
 from sinklens.models.load import load
-from sinklens.training.checkpoint import BOS, MASK, read_state, read_weights, write_checkpoint, write_state
+from sinklens.training.checkpoint import (
+    BOS,
+    CHECKPOINT,
+    MASK,
+    STATE,
+    WEIGHTS,
+    read_state,
+    read_weights,
+    step_of,
+    write_checkpoint,
+    write_state,
+)
 from sinklens.training.log import LOG, append_log, read_log, write_log
 from sinklens.training.measure import accuracy, autoregressive_sinks, diffusion_sinks, half_written
 from sinklens.training.network import Network
@@ -51,6 +62,7 @@ def train(
     workers: int | None = None,
 ) -> Path:
     """Train, and give the folder of the checkpoint: `to`, which also holds the log."""
+    _refuse_strangers(to)
     with writing_alone(to):
         step = _first_step(recipe, to, resume=resume)
         where = torch.device(device)
@@ -77,12 +89,19 @@ def train(
         return to
 
 
+def _refuse_strangers(to: Path) -> None:
+    """A run that was killed before its first checkpoint was whole leaves some of it, beside a log."""
+    begun = (to / LOG).exists() and (not (to / WEIGHTS).exists() or step_of(to) is not None)
+    refuse_strangers(to, what="training run", mark=STATE, own={LOG, *CHECKPOINT} if begun else ())
+
+
 def _first_step(recipe: Recipe, to: Path, *, resume: bool) -> int:
     """Where to begin; the log is cut to what lies before."""
     state = read_state(to)
     if state is None:
-        if (to / LOG).exists():
-            (to / LOG).unlink()
+        if (to / STATE).exists() and read_json(to / STATE).get("fingerprint") != recipe.fingerprint:
+            raise UsageError(f"{to} holds a run of another kind or recipe; train this one into another folder")
+        write_log(to, [])  # what tells that the folder is ours, should this run be killed early
         return 0
     if not resume:
         raise UsageError(f"{to} holds a run that reached step {state['step']}; add --resume, or choose another folder")
