@@ -1,10 +1,12 @@
 """What tracing costs on a GPU: a LLaDA-8B of random bf16 weights, a prompt of 64 tokens, 128 to generate.
 
     PYTHONPATH=src python3 benchmarks/trace_gpu.py [--layers 32] [--steps 128] [--modes graph,eager] [--repeats 5]
+        [--prompts 1]
 
 Whole calls: `sl.generate` against the same run observed as a full trace does and forgotten, and `sl.trace`, from its
 first line to its last file on the disk. All ways in turn, `--repeats` times; the median of the ratios to the plain run
-of the same turn, with the lowest and highest.
+of the same turn, with the lowest and highest. With several prompts a trace is one call, in which the end of one sample
+is written while the next one runs; the others are calls one after the other.
 
 Hashing the weights for the manifest, once a call whatever the number of prompts, is timed by itself and left out of the
 calls. The process that writes starts while they are hashed, and subtracting the hash would hide that: here it starts
@@ -41,11 +43,13 @@ def main() -> None:
     parser.add_argument("--modes", default="graph,eager")
     parser.add_argument("--traces", default=";".join(TRACES))
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--prompts", type=int, default=1)
     chosen = parser.parse_args()
     model = random_model("llada", chosen.layers)
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {chosen.repeats} turns")
+    turns = f"{chosen.repeats} turns of {chosen.prompts} prompt{'s' * (chosen.prompts > 1)}"
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {turns}")
     with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(model, Path(scratch), steps=chosen.steps)
+        bench = Bench(model, Path(scratch), steps=chosen.steps, prompts=chosen.prompts)
         hashing = bench.hash_before(repeats=chosen.repeats)
         for mode in chosen.modes.split(","):
             bench.run(mode, chosen.traces.split(";"), repeats=chosen.repeats)
@@ -54,9 +58,9 @@ def main() -> None:
 
 
 class Bench:
-    def __init__(self, model: Any, folder: Path, *, steps: int) -> None:
+    def __init__(self, model: Any, folder: Path, *, steps: int, prompts: int) -> None:
         self.model, self.folder, self.steps = model, folder, steps
-        self.prompt = torch.randint(0, 126000, (1, 64), generator=torch.Generator().manual_seed(0)).tolist()
+        self.prompts = torch.randint(0, 126000, (prompts, 64), generator=torch.Generator().manual_seed(0)).tolist()
         self.sampler = sl.LLaDASampler(steps=steps, length=128, block=32)
         self.sizes: dict[str, float] = {}
         self.calls = 0
@@ -71,7 +75,7 @@ class Bench:
     def run(self, mode: str, names: list[str], *, repeats: int) -> None:
         graph = mode == "graph"
         ways: dict[str, Callable[[], object]] = {
-            "plain": lambda: sl.generate(self.model, self.prompt, self.sampler, graph=graph),
+            "plain": lambda: self.plain(graph=graph),
             "observed": lambda: self.observed(graph=graph),
             **{name: lambda name=name: self.trace(name, graph=graph) for name in names},
         }
@@ -83,7 +87,7 @@ class Bench:
                     times[name].append(took)
         for name, seconds in times.items():
             ratios = [mine / plain for mine, plain in zip(seconds, times["plain"], strict=True)]
-            shown = f"{1000 * statistics.median(seconds) / self.steps:.1f} ms a step"
+            shown = f"{1000 * statistics.median(seconds) / self.steps / len(self.prompts):.1f} ms a step"
             if name != "plain":
                 shown += f", {statistics.median(ratios):.3f} x plain ({min(ratios):.3f} to {max(ratios):.3f})"
             size = f", {self.sizes[name]:.1f} MB" if name in self.sizes else ""
@@ -96,18 +100,23 @@ class Bench:
         torch.cuda.synchronize()
         return time.perf_counter() - began
 
+    def plain(self, *, graph: bool) -> None:
+        for prompt in self.prompts:
+            sl.generate(self.model, [prompt], self.sampler, graph=graph)
+
     def trace(self, name: str, *, graph: bool) -> None:
         self.calls += 1
         folder = self.folder / str(self.calls)
-        sl.trace(self.model, self.prompt, self.sampler, to=folder, graph=graph, **TRACES[name])
+        sl.trace(self.model, self.prompts, self.sampler, to=folder, graph=graph, **TRACES[name])
         self.sizes[name] = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
 
     def observed(self, *, graph: bool) -> None:
         """What a full trace measures, forgotten step by step."""
         groups = {"masked": lambda step: step.masked, "unmasked": lambda step: ~step.masked}
-        with sl.observe(self.model, groups=groups, hidden_norms=True, ranks=True) as found:
-            for _ in steps(self.model, self.prompt, self.sampler, graph=graph):
-                del found.steps[:-1]
+        for prompt in self.prompts:
+            with sl.observe(self.model, groups=groups, hidden_norms=True, ranks=True) as found:
+                for _ in steps(self.model, [prompt], self.sampler, graph=graph):
+                    del found.steps[:-1]
 
 
 if __name__ == "__main__":

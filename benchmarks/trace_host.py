@@ -144,9 +144,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for turn in range(2):
             folder = Path(scratch) / str(turn)
-            took, tail = sent(card, chosen.steps, chosen.step_ms / 1000, folder, detail=chosen.detail)
+            took, tails = sent(card, chosen.steps, chosen.step_ms / 1000, folder, detail=chosen.detail)
+            shown = ", ".join(f"{1000 * tail:.0f}" for tail in tails)
+            each = f"{500 * took / chosen.steps:.1f} ms a step"
             print(
-                f"by another process: {1000 * took / chosen.steps:.1f} ms a step, {1000 * tail:.0f} ms behind the last"
+                f"two samples by another process: {each}; behind the last step of the first and the second: {shown} ms"
             )
 
 
@@ -168,7 +170,7 @@ def parts(card: Card, steps: int, folder: Path) -> None:
     waiting: list[Any] = []
     with ExitStack() as stack:
         makers = Makers()
-        stack.callback(makers.abandon)
+        stack.callback(makers.close)
         makers.make = lambda work, *_, **__: waiting.append(work)
         kind = {"sample": 0, "causal": False, "detail": "full", "storage": storage}
         files = SampleFiles(folder, **kind, guard=nullcontext, makers=makers)
@@ -199,26 +201,33 @@ def whole(card: Card, steps: int, seconds: float, folder: Path, *, detail: str) 
     return time.perf_counter() - began
 
 
-def sent(card: Card, steps: int, seconds: float, folder: Path, *, detail: str) -> tuple[float, float]:
-    """The same, by another process; seconds from the first step to the last file, and behind the last step."""
-    folder.mkdir()
+def sent(card: Card, steps: int, seconds: float, folder: Path, *, detail: str) -> tuple[float, list[float]]:
+    """Two samples, by another process; seconds from the first step to the last file, and behind each last step."""
     names = {"causal": False, "layers": LAYERS, "heads": HEADS, "kv_heads": HEADS}
+    tails = []
     with Scribe() as scribe:
-        run = Run(card, steps=steps, seconds=seconds)
-        begin = Begin(
-            folder=folder, number=0, steps=steps, manifest={"detail": detail, "model": names},
-            storage=Storage.of(exact=False), spec=Shape.spec, wanted=run.wanted, prompt=run.canvas,
-        )  # fmt: skip
-        sample = scribe.sample(begin, nullcontext)
-        time.sleep(1.0)  # it has started
-        began = time.perf_counter()
-        with Behind() as behind:
-            for made in run.numbers():
-                behind.do(lambda made=made: written(made, sample.add))
-            last = time.perf_counter()
-        ids = run.canvas.astype(np.int32)
-        sample.end(SampleEnd(prompt=None, text=None, prompt_length=PROMPT, ids=ids, tokens={}))
-        return time.perf_counter() - began, time.perf_counter() - last
+        for number in range(2):
+            place = folder / str(number)
+            place.mkdir(parents=True)
+            run = Run(card, steps=steps, seconds=seconds)
+            begin = Begin(
+                folder=place, number=number, steps=steps, manifest={"detail": detail, "model": names},
+                storage=Storage.of(exact=False), spec=Shape.spec, wanted=run.wanted, prompt=run.canvas,
+            )  # fmt: skip
+            sample = scribe.sample(begin, nullcontext)
+            if number == 0:
+                time.sleep(1.0)  # it has started
+                began = time.perf_counter()
+            with Behind() as behind:
+                for made in run.numbers():
+                    behind.do(lambda made=made, sample=sample: written(made, sample.add))
+                last = time.perf_counter()
+            ids = run.canvas.astype(np.int32)
+            sample.end(SampleEnd(prompt=None, text=None, prompt_length=PROMPT, ids=ids, tokens={}))
+            if number == 1:
+                sample.wait()
+            tails.append(time.perf_counter() - last)
+        return time.perf_counter() - began, tails
 
 
 def written(made: Any, write: Any) -> Any:

@@ -19,10 +19,10 @@ import torch
 
 from sinklens.recording.behind import Behind
 from sinklens.recording.identity import describe_tokens
-from sinklens.recording.local import Begin, LocalSample
 from sinklens.recording.plan import Plan, plan_trace
 from sinklens.recording.rows import StepNumbers
-from sinklens.recording.scribe import Scribe, SentSample
+from sinklens.recording.samples import Ended, Sample, sample_of
+from sinklens.recording.scribe import Scribe
 from sinklens.recording.steps import Recorder
 from sinklens.sampling.generate import finish
 from sinklens.sampling.step import Sampler
@@ -98,8 +98,9 @@ def run_plan(
         Scribe() if elsewhere else nullcontext() as scribe,  # it starts while the weights are hashed
         TraceWriter.create(to, plan.manifest(), **settings) as writer,
     ):
-        for number in writer.missing:
-            _record(plan, number, writer, scribe, progress)
+        _record(plan, writer, scribe, progress)
+        if scribe is not None:
+            scribe.stop()  # its memory is given back meanwhile
         if not writer.manifest["complete"]:
             writer.finish(_what_computed(open_trace(to)))
     made = open_trace(to)
@@ -136,27 +137,21 @@ def _something_missing(plan: Plan, to: Path, *, resume: bool) -> bool:
     return there < len(plan.ids) if resume else there == 0
 
 
-def _record(plan: Plan, number: int, writer: TraceWriter, scribe: Scribe | None, progress: Progress | None) -> None:
-    with writer.folder_of(number) as (folder, guard):
-        begin = Begin(
-            folder=folder,
-            number=number,
-            steps=plan.steps,
-            manifest=writer.manifest,
-            storage=writer.storage,
-            spec=plan.model.spec,
-            wanted=plan.wanted,
-            prompt=np.array(plan.ids[number]),
-        )
-        sample = LocalSample(begin, guard) if scribe is None else scribe.sample(begin, guard)
-        try:
-            _run(plan, number, sample, progress)
-        except BaseException:
-            sample.abandon()
-            raise
+def _record(plan: Plan, writer: TraceWriter, scribe: Scribe | None, progress: Progress | None) -> None:
+    """One sample behind the other, each in its place as soon as it is whole."""
+    with Ended() as ended:
+
+        def stepped(number: int, of: int, step: int) -> None:
+            ended.look()
+            if progress is not None:
+                progress(number, of, step)
+
+        for number in writer.missing:
+            with ended.then(sample_of(plan, number, writer, scribe)) as sample:
+                _run(plan, number, sample, stepped)
 
 
-def _run(plan: Plan, number: int, sample: LocalSample | SentSample, progress: Progress | None) -> None:
+def _run(plan: Plan, number: int, sample: Sample, progress: Progress) -> None:
     recorder = Recorder(
         plan.model, plan.ids[number], plan.sampler, wanted=plan.wanted, seed=plan.seed + number, graph=plan.graph
     )
@@ -170,8 +165,7 @@ def _run(plan: Plan, number: int, sample: LocalSample | SentSample, progress: Pr
     with closing(recorder.numbers()) as steps, Behind() as behind:  # whatever happens, the observer is gone afterwards
         for step, made in enumerate(steps):
             behind.do(partial(write, made))
-            if progress is not None:
-                progress(number, len(plan.ids), step + 1)
+            progress(number, len(plan.ids), step + 1)
     start = len(plan.ids[number])
     canvas = torch.from_numpy(recorder.canvas)[None].to(plan.model.device)
     final, _, text = finish(plan.model, canvas, start, plan.sampler)

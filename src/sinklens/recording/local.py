@@ -45,6 +45,7 @@ class LocalSample:
             steps=begin.steps,
         )
         self._maker = RowMaker(begin.spec, begin.wanted, begin.prompt)
+        self.whole = False
 
     def add(self, numbers: StepNumbers) -> None:
         """Arrays of `numbers` may be gone afterwards: whatever waits for its row group is a copy."""
@@ -54,6 +55,10 @@ class LocalSample:
         """What is known now; then all of it is on the disk."""
         self._writer.end(end)
         self._writer.close()
+        self.whole = True
+
+    def wait(self) -> None:
+        """It is whole once it has ended."""
 
     def abandon(self) -> None:
         self._writer.abandon()

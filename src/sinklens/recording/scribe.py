@@ -3,8 +3,9 @@
 One interpreter does one thing at a time: rows and row groups made in threads of the process that runs the model keep it
 from its card, and a step of a few milliseconds waits for them. So the numbers of a step go to another process as they
 come, a few megabytes through a socket, and all else happens there (recording/serve.py). Two things come back: that a
-sample is whole, or what went wrong. The process ends with its socket, and with the one that started it; a Ctrl-C is for
-that one alone, in whose group of processes it is not.
+sample is whole, or what went wrong. Nobody waits for the first: the next sample runs while the last row groups of one
+are made and seen to the disk. The process ends with its socket, and with the one that started it; a Ctrl-C is for that
+one alone, in whose group of processes it is not.
 """
 
 import json
@@ -13,7 +14,10 @@ import select
 import socket
 import subprocess
 import sys
+from collections import deque
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from sinklens import errors
@@ -50,6 +54,8 @@ class Scribe:
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
+        self._ended: deque[SentSample] = deque()  # of which it has not said yet that they are whole, in their order
+        self._hearing = Lock()  # after an interrupt, two threads may
         with theirs:
             for end in (self._socket, theirs):
                 end.setblocking(True)  # whatever the program's default is
@@ -75,19 +81,55 @@ class Scribe:
 
     def send(self, message: dict[str, Any]) -> None:
         """Waits while the other side is behind; raises what went wrong there."""
-        waiting = select.poll()
-        waiting.register(self._socket, select.POLLIN)
-        if waiting.poll(0):
-            self.receive()
+        self.hear(patience=0)
         try:
             wire.send(self._socket, message)
         except OSError as error:
-            if waiting.poll(PATIENCE * 1000):
-                self.receive()  # what it said before it ended
+            self.hear(patience=PATIENCE)  # what it said before it ended
             raise self._lost() from error
 
-    def receive(self) -> None:
-        """Wait for the word that a sample is whole."""
+    def will_end(self, sample: "SentSample") -> None:
+        """Its end is about to be sent."""
+        self._ended.append(sample)
+
+    def hear(self, patience: float | None = None) -> None:
+        """A word: the first of those that have ended is whole, or what went wrong, which is its error then.
+
+        Waits for it so many seconds. An interrupt while it waits changes nothing.
+        """
+        with self._hearing:
+            waiting = select.poll()
+            waiting.register(self._socket, select.POLLIN)
+            if not waiting.poll(None if patience is None else patience * 1000):
+                return
+            sample = self._ended.popleft() if self._ended else None
+            with nullcontext() if sample is None else sample.guard():
+                self._receive()
+            if sample is not None:
+                sample.whole = True
+
+    def wait_for(self, sample: "SentSample") -> None:
+        """One whose word was lost, or was none of success, is not waited for again."""
+        while self._is_awaited(sample):
+            self.hear()
+        if not sample.whole:
+            raise TraceError("the process that writes the trace has not finished a sample; resume")
+
+    def _is_awaited(self, sample: "SentSample") -> bool:
+        with self._hearing:
+            return sample in self._ended
+
+    def stop(self) -> None:
+        """At once, whatever it does. It may take a while to be gone."""
+        self._socket.close()
+        self._process.kill()
+
+    def end(self) -> None:
+        """At once, and it is gone."""
+        self.stop()
+        self._process.wait()
+
+    def _receive(self) -> None:
         try:
             message = wire.receive(self._socket)
         except OSError as error:
@@ -96,12 +138,6 @@ class Scribe:
             raise self._lost()
         if "error" in message:
             raise _error_of(message["error"], message["told"])
-
-    def end(self) -> None:
-        """At once, whatever it does."""
-        self._socket.close()
-        self._process.kill()
-        self._process.wait()
 
     def _lost(self) -> TraceError:
         try:
@@ -121,7 +157,8 @@ class SentSample:
     """A sample that the other process writes."""
 
     def __init__(self, scribe: Scribe, begin: Begin, guard: Guard) -> None:
-        self._scribe, self._guard = scribe, guard
+        self.guard, self.whole = guard, False
+        self._scribe = scribe
         told = {name: vars(getattr(begin, name)) for name in ("storage", "spec", "wanted")}
         plain = {"number": begin.number, "steps": begin.steps, "prompt": begin.prompt}
         texts = {"folder": str(begin.folder), "manifest": json.dumps(begin.manifest)}
@@ -132,17 +169,20 @@ class SentSample:
         self._send({"step": vars(numbers) | {"attention": None if seen is None else vars(seen)}})
 
     def end(self, end: SampleEnd) -> None:
-        """What is known now; waits until all of it is on the disk."""
+        """What is known now. It is `whole` when all of it is on the disk."""
+        self._scribe.will_end(self)
         self._send({"end": vars(end)})
-        with self._guard():
-            self._scribe.receive()
+
+    def wait(self) -> None:
+        """Until it is whole."""
+        self._scribe.wait_for(self)
 
     def abandon(self) -> None:
         """The process with it: nobody knows how much of a message it has."""
         self._scribe.end()
 
     def _send(self, message: dict[str, Any]) -> None:
-        with self._guard():
+        with self.guard():
             self._scribe.send(message)
 
 
