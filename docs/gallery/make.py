@@ -5,12 +5,10 @@ from pathlib import Path
 
 import sinklens as sl
 from sinklens.report.page import write_page
-from sinklens.report.payload import View
 from sinklens.tasks import task
 
 HERE = Path(__file__).parent
 LENGTH = 64
-EXACT = {"llada.html": [(0, 0), (0, 1), (3, 2), (5, 3)]}  # (layer, head); in 0.1 a sink moves while eos are filled in
 
 
 def main() -> None:
@@ -29,10 +27,7 @@ def main() -> None:
             "llama-and-dream.html": ("tiny-llama", "tiny-dream"),
             "llada.html": ("tiny-llada",),
         }.items():
-            view = View(heads=EXACT.get(page))
-            write_page(
-                [traces[name] for name in names], HERE / page, view=view
-            )  # no date: the same models, the same bytes
+            write_page([traces[name] for name in names], HERE / page)  # no date: the same models, the same bytes
             print(f"{HERE / page} ({(HERE / page).stat().st_size / 1000:.0f} kB)")
 
 

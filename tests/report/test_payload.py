@@ -218,6 +218,16 @@ def test_the_strongest_heads_are_chosen() -> None:
     assert [(one["layer"], one["head"]) for one in sample["exact"]] == [(1, 0), (0, 1), (0, 0), (1, 1)]
 
 
+def test_a_page_opens_on_the_head_whose_sink_moves() -> None:
+    """A weaker sink than those that stand still, which follow by their strength."""
+    received = np.full((12, 2, 2, 32), 1.0, np.float32)
+    received[:, 0, 0, 0] += 20
+    received[:, 1, 0, 3] += 12
+    received[np.arange(12), 1, 1, 10 + np.arange(12)] += 8
+    sample = build_payload([from_arrays(received)])["runs"][0]["samples"][0]
+    assert [(one["layer"], one["head"]) for one in sample["exact"]] == [(1, 1), (0, 0), (1, 0), (0, 1)]
+
+
 def test_asked_heads_are_kept_in_order(traces: list[MappedTrace]) -> None:
     view = View(heads=[(2, 3), (0, 1), (2, 3)], layers=[0, 2], budget=1)  # however small the page was to be
     sample = build_payload([traces[0]], view)["runs"][0]["samples"][0]

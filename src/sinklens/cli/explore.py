@@ -29,7 +29,7 @@ def explore(
         typer.Option(
             metavar="LIST",
             help="Heads whose exact numbers are kept, LAYER.HEAD,...; of the others 8 bits.",
-            show_default="the 4 with the strongest sinks",
+            show_default="the strongest moving sink and the 3 strongest",
         ),
     ] = None,
     epsilon: Annotated[

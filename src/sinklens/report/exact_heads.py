@@ -26,8 +26,11 @@ def estimate_exact(trace: TraceLike, samples: Sequence[int], *, heads: int) -> i
 def exact_entries(
     trace: TraceLike, sample: int, found: Surveyed, *, wanted: Sequence[tuple[int, int]] | None, budget: int
 ) -> list[dict[str, Any]]:
-    """The heads asked for; else those with the strongest sinks: of four as many as fit, at least one."""
-    heads = found.strongest(DEFAULT) if wanted is None else list(dict.fromkeys(wanted))
+    """The heads asked for; else four by their sinks (`Surveyed.worth_seeing`), as many as fit, at least one.
+
+    A page opens on the first.
+    """
+    heads = found.worth_seeing(DEFAULT) if wanted is None else list(dict.fromkeys(wanted))
     for number, head in heads:
         if number not in found.layers or head not in found.heads:
             raise UsageError(

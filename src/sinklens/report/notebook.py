@@ -39,8 +39,9 @@ def explore(
     its path is returned, runs/explore-N.html unless `to` says otherwise.
 
     trace, other: what `trace` and `open_trace` return, or their folders. samples: the first by default.
-    layers: all by default. heads: (layer, head) pairs whose exact numbers are kept, by default the four with the
-    strongest sinks; all others have 8 bits. epsilon: of the tracks. budget: bytes of the page.
+    layers: all by default. heads: (layer, head) pairs whose exact numbers are kept, by default the one with
+    the strongest sink that moves and three with the strongest; all others have 8 bits; the page opens on the first.
+    epsilon: of the tracks. budget: bytes of the page.
     """
     traces = [_opened(one) for one in (trace, other) if one is not None]
     chosen = [samples] if isinstance(samples, int) else samples

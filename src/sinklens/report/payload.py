@@ -31,7 +31,7 @@ class View:
 
     samples: Sequence[int] | None = None  # None: the first
     layers: Sequence[int] | None = None  # None: all
-    heads: Sequence[tuple[int, int]] | None = None  # (layer, head) kept exactly; None: those with the strongest sinks
+    heads: Sequence[tuple[int, int]] | None = None  # (layer, head) kept exactly; None: four chosen by their sinks
     epsilon: float = 3.0  # of the tracks
     budget: int = BUDGET  # bytes; a page is larger only where the heads asked for are
 

@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from jaxtyping import Float, Int, UInt8
 
 from sinklens.errors import UsageError
 from sinklens.report.encode import pack
 from sinklens.sinks.arrays import Canvases, LayerArrays, Received, TraceLike
 from sinklens.sinks.detect import MIN_VIEWERS, excess
-from sinklens.sinks.kinds import KINDS
+from sinklens.sinks.kinds import KINDS, MOVING
 from sinklens.sinks.track import TrackRule, track_layer
 from sinklens.traces.storage import round_mantissa
 
@@ -27,6 +29,7 @@ class Surveyed:
     heads: Sequence[int]
     steps: Int[np.ndarray, " step"]  # the stored ones
     strength: Float[np.ndarray, "layer head"]  # the greatest excess of an eligible key, mean over steps
+    moving: tuple[int, int] | None  # (layer, head) of the track that moves with the greatest scores in all
     high: dict[str, float]  # the greatest fair share, by reading
     top_excess: dict[
         str, Float[np.ndarray, "layer step head"]
@@ -34,11 +37,13 @@ class Surveyed:
     seen: UInt8[np.ndarray, "layer step heads_or_1 key"]  # 0: no such key. 1: visible. 2: by enough queries for a sink
     tracks: dict[str, Any]
 
-    def strongest(self, count: int) -> list[tuple[int, int]]:
-        """(layer, head) of the heads with the strongest sinks; of equals those further up."""
-        order = np.argsort(-self.strength, axis=None, kind="stable")[:count]
+    def worth_seeing(self, count: int) -> list[tuple[int, int]]:
+        """(layer, head): first the one whose sink moves, then those with the strongest; of equals those further up."""
+        order = np.argsort(-self.strength, axis=None, kind="stable")
         rows, columns = np.unravel_index(order, self.strength.shape)
-        return [(self.layers[row], self.heads[column]) for row, column in zip(rows, columns, strict=True)]
+        strongest = [(self.layers[row], self.heads[column]) for row, column in zip(rows, columns, strict=True)]
+        first = [] if self.moving is None else [self.moving]
+        return list(dict.fromkeys(first + strongest))[:count]
 
 
 def survey_sample(
@@ -68,6 +73,7 @@ def survey_sample(
         heads=list(trace.heads),
         steps=steps,
         strength=np.stack(strength),
+        moving=_moving(tables),
         high=high,
         top_excess={name: np.stack(values) for name, values in tops.items()},
         seen=np.stack(seen),
@@ -89,14 +95,21 @@ def _seen(layer: LayerArrays) -> UInt8[np.ndarray, "step heads_or_1 key"]:
     return seen
 
 
+def _moving(tables: Sequence[Any]) -> tuple[int, int] | None:
+    """A track that jumps may be chance; one with a direction hardly is."""
+    columns = ["layer", "head", "kind", "scores"]
+    directed = pc.is_in(pc.field("kind"), pa.array([kind for kind in MOVING if kind != "jumping"]))
+    moving = [track for table in tables for track in table.select(columns).filter(directed).to_pylist()]
+    best = max(moving, key=lambda track: np.nansum(np.array(track["scores"], float)), default=None)
+    return None if best is None else (best["layer"], best["head"])
+
+
 def track_lists(tables: Sequence[Any], steps: Int[np.ndarray, " step"], *, epsilon: float) -> dict[str, Any]:
     """The tracks of all layers, column by column; births and deaths are indices of stored steps.
 
     A track has one position and one score for every stored step from its birth to its death: those of track i are
     entries starts[i] to starts[i + 1] of `positions` and `scores`. velocity: positions a step; NaN: it did not move.
     """
-    import pyarrow as pa
-
     table = pa.concat_tables(tables).combine_chunks()
     births, deaths = (np.searchsorted(steps, table[name].to_numpy()) for name in ("birth", "death"))
     kinds = table["kind"].to_pylist()
