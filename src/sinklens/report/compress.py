@@ -11,6 +11,7 @@ Needs neither torch nor the rows. Only what the result has is drawn.
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from sinklens.report.columns import columns
@@ -25,10 +26,14 @@ FIGURES = {
     "figure_needle": draw_needle,
     "figure_language": draw_language,
 }
-_COLUMNS = ("order", "keep", "whole layers", "cache", "value", "- whole cache", "- random", "n")
+_COLUMNS = ("order", "keep", "whole layers", "cache", "value", "vs whole cache", "vs random", "n")
+LEGEND = (
+    "order: which entries are kept; low, high: those whose keys have a low or high norm.",
+    "keep: how many, in layers that are cut; cache: bytes that are left, whole layers included.",
+)
 NOTE = (
-    "95 % intervals: Wilson's for shares of right answers, else the bootstrap over problems; differences are paired by "
-    "problem. *cache*: bytes after the cut over bytes of the whole cache."
+    "95 % intervals: Wilson's for shares of right answers, else the bootstrap over problems; differences (vs) are "
+    f"paired by problem. {' '.join(LEGEND)}"
 )
 
 
@@ -51,6 +56,7 @@ def table_text(result: Result, *, width: int | None = None) -> str:
     lines: list[str] = []
     for name, rows in _tables(result):
         lines += ["", name, *columns(_COLUMNS, rows, width=width)]
+    lines += ["", *(line for text in LEGEND for line in wrap(text, width or 120))]
     return "\n".join(lines).lstrip("\n")
 
 

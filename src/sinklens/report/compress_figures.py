@@ -45,7 +45,8 @@ def draw_compression(result: Result) -> Any | None:
             _line(axis, shown, number, len(orders))
         _finish(axis, family["cells"])
     _label(axes, families)
-    legend(figure, [*_handles(orders), _untouched()])
+    words = {"low": "low norms kept", "high": "high norms kept"}
+    legend(figure, [*_handles([words.get(order, order) for order in orders]), _untouched()])
     return figure
 
 
@@ -150,7 +151,7 @@ def _label(axes: Sequence[Any], families: Sequence[Entry]) -> None:
     for place, axis in enumerate(axes):
         if place % min(len(axes), ACROSS) == 0:
             axis.set_ylabel(WHAT[tasks[0]] if len(tasks) == 1 else "score")
-        axis.set_xlabel("entries dropped (%)")
+        axis.set_xlabel("dropped in cut layers (%)")
 
 
 def _handles(names: Sequence[str]) -> list[Any]:
