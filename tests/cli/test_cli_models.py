@@ -4,8 +4,10 @@ import json
 import shutil
 from pathlib import Path
 
+from safetensors import safe_open
+
 from sinklens.cli.models import _size
-from sinklens.models.catalog import KNOWN
+from sinklens.models.catalog import EMBEDDED, KNOWN, ZOO
 
 
 def test_the_catalog(sinklens) -> None:
@@ -22,6 +24,11 @@ def test_the_catalog(sinklens) -> None:
         "context": 2048,
         "sampler": "DreamSampler",
     }
+    for name in EMBEDDED:
+        with safe_open(ZOO / name / "model.safetensors", framework="pt") as file:
+            parameters = sum(file.get_tensor(tensor).numel() for tensor in file.keys())  # noqa: SIM118 (no mapping)
+        size = {"parameters": parameters, "bf16_gigabytes": 0.013, "context": 512}
+        assert rows[name].items() >= size.items()
     text = sinklens("models").stdout
     assert all(row["hub_id"] in text for row in rows.values() if row["hub_id"])
 

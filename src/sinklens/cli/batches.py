@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 import sinklens
-from sinklens.cli.live import MASK_BLOCK, CanvasDisplay, CountDisplay, Display
+from sinklens.cli.live import MASK_BLOCK, Alphabet, CanvasDisplay, CountDisplay, Display
 from sinklens.cli.output import stderr_console
 from sinklens.interrupts import interrupts_named
 from sinklens.models.language_model import LanguageModel
@@ -206,4 +206,4 @@ def _open_display(model: LanguageModel, *, live: bool) -> Display:
         return CountDisplay(console)
     tokenizer = model.tokenizer
     decode = None if tokenizer is None else lambda token: str(tokenizer.decode([token]))
-    return CanvasDisplay(console, mask_id=model.spec.mask_id, decode=decode)
+    return CanvasDisplay(console, Alphabet(mask_id=model.spec.mask_id, eos_id=model.spec.eos_id, decode=decode))

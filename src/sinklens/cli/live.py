@@ -1,13 +1,15 @@
 """What a generation looks like while it runs: the canvas filling in, or a count of steps.
 
 On a terminal the generated part of the canvas is drawn at most FRAMES times a second: masked positions as dim
-blocks, what was committed since the last frame highlighted, the rest plain. Elsewhere, or when the live view
+blocks, what was committed since the last frame highlighted, the rest plain, the token that ends a text as one sign: a
+diffusion model fills what is left with it. Elsewhere, or when the live view
 is not wanted, nothing is said about a run of under two seconds; a longer one shows the step it is at.
 Everything goes to stderr, and a finished display is wiped: the result is printed by whoever generated it.
 """
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from rich.console import Console
@@ -22,6 +24,7 @@ FRAMES = 15.0  # a second
 PATIENCE = 2.0  # seconds without a word
 INTERVAL = 10.0  # seconds between two lines where nothing can be redrawn
 MASK_BLOCK = "░"
+END_SIGN = "∎"
 
 
 @runtime_checkable
@@ -34,17 +37,32 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
-def draw(rows: Rows, before: Rows | None, *, mask_id: int | None, decode: Callable[[int], str] | None) -> Text:
+@dataclass(frozen=True, kw_only=True)
+class Alphabet:
+    """How tokens are written."""
+
+    mask_id: int | None
+    eos_id: int | None = None
+    decode: Callable[[int], str] | None  # None: as numbers
+
+    def write(self, token: int) -> str:
+        if self.decode is None:
+            return f"{MASK_BLOCK if token == self.mask_id else token} "
+        signs = {self.eos_id: END_SIGN, self.mask_id: MASK_BLOCK}
+        return signs[token] if token in signs else self.decode(token)
+
+
+def draw(rows: Rows, before: Rows | None, alphabet: Alphabet) -> Text:
     """The canvas as text. `before`: what was drawn last; positions that were masked there are highlighted."""
     text = Text(overflow="fold")
     for number, row in enumerate(rows):
         text.append("\n" if number else "")
         for position, token in enumerate(row):
-            if token == mask_id:
+            if token == alphabet.mask_id:
                 style = "dim"
             else:
-                style = "bold green" if _was_masked(before, number, position, mask_id) else ""
-            text.append(_show_token(token, mask_id=mask_id, decode=decode), style=style)
+                style = "bold green" if _was_masked(before, number, position, alphabet.mask_id) else ""
+            text.append(alphabet.write(token), style=style)
     return text
 
 
@@ -54,19 +72,13 @@ def _was_masked(before: Rows | None, number: int, position: int, mask_id: int | 
     return before[number][position] == mask_id
 
 
-def _show_token(token: int, *, mask_id: int | None, decode: Callable[[int], str] | None) -> str:
-    if token == mask_id:
-        return MASK_BLOCK if decode is not None else f"{MASK_BLOCK} "
-    return decode(token) if decode is not None else f"{token} "
-
-
 class CanvasDisplay:
     """The canvas, redrawn in place on a terminal."""
 
-    def __init__(self, console: Console, *, mask_id: int | None, decode: Callable[[int], str] | None) -> None:
+    def __init__(self, console: Console, alphabet: Alphabet) -> None:
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._live.start()
-        self._mask_id, self._decode = mask_id, decode
+        self._alphabet = alphabet
         self._drawn: Rows | None = None
         self._drawn_at = float("-inf")
         self._label = ""
@@ -76,7 +88,7 @@ class CanvasDisplay:
         if now - self._drawn_at < 1 / FRAMES and step < steps:
             return
         before = self._drawn if label == self._label else None
-        text = draw(rows, before, mask_id=self._mask_id, decode=self._decode)
+        text = draw(rows, before, self._alphabet)
         self._live.update(Text.assemble((f"{label}step {step}/{steps}\n", "dim"), text), refresh=True)
         self._drawn, self._drawn_at, self._label = rows, now, label
 

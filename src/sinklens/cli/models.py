@@ -1,10 +1,14 @@
 """`sinklens models`: the checkpoints that have a name here, or all that a config says about one."""
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sinklens.cli import options
+
+if TYPE_CHECKING:
+    from sinklens.models.catalog import Published
 
 
 def models(
@@ -43,36 +47,39 @@ def models(
 
 
 def list_models() -> list[dict[str, Any]]:
-    """The catalog, embedded models first. What only the files of an embedded model know is None here."""
+    """The catalog, embedded models first."""
     from sinklens.cli.samplers import sampler_name
     from sinklens.models.catalog import EMBEDDED, KNOWN, PACKAGED, ZOO
-    from sinklens.models.fields import read_json
 
-    embedded = [
-        {
-            "name": name,
-            "hub_id": None,
-            "family": (family := str(read_json(ZOO / folder / "config.json").get("model_type")).lower()),
-            "parameters": None,
-            "bf16_gigabytes": None,
-            "context": None,
-            "sampler": sampler_name(family),
-        }
-        for name, folder in EMBEDDED.items()
-    ]
-    known = [
+    embedded = {name: _published(ZOO / folder) for name, folder in EMBEDDED.items()}
+    return [
         {
             "name": name,
             "hub_id": getattr(entry, "hub_id", None),
             "family": entry.family,
             "parameters": entry.parameters,
-            "bf16_gigabytes": round(entry.bf16_gigabytes, 1),
+            "bf16_gigabytes": round(entry.bf16_gigabytes, 1 if entry.bf16_gigabytes >= 0.1 else 3),
             "context": entry.context,
             "sampler": sampler_name(entry.family),
         }
-        for name, entry in (*PACKAGED.items(), *KNOWN.items())
+        for name, entry in (*embedded.items(), *PACKAGED.items(), *KNOWN.items())
     ]
-    return [*embedded, *known]
+
+
+def _published(folder: Path) -> "Published":
+    """What the config of an embedded model and the header of its weights say, read without numpy or torch."""
+    from math import prod
+
+    from sinklens.files import parse_json
+    from sinklens.models.catalog import Published
+    from sinklens.models.fields import read_json
+
+    config = read_json(folder / "config.json")
+    with (folder / "model.safetensors").open("rb") as file:
+        header = parse_json(file.read(int.from_bytes(file.read(8), "little")).decode())
+    parameters = sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    context = config["max_sequence_length" if "max_sequence_length" in config else "max_position_embeddings"]
+    return Published(family=str(config["model_type"]).lower(), parameters=parameters, context=context)
 
 
 def _print_list(rows: list[dict[str, Any]]) -> None:
