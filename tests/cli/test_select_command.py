@@ -135,7 +135,8 @@ def test_an_interrupted_evaluation_says_how_to_go_on(
     assert (stopped.returncode, stopped.stdout) == (130, "")
     assert f"finished batches in {tmp_path / 'a'}: 1; the same command with --to" in stopped.stderr
     assert SelectionStore(tmp_path / "a").batches() == 1
-    assert sinklens(*asked).returncode == 0
+    again = sinklens(*asked)
+    assert again.returncode == 0 and f"batches that were in {tmp_path / 'a'} already: 1;" in again.stderr
     assert SelectionStore(tmp_path / "a").batches() == 3
 
 
@@ -147,6 +148,12 @@ def test_show_draws_maps_and_a_page(made: Path, sinklens: Run, tmp_path: Path) -
     assert len(document["maps"]) == 2 and all((tmp_path / path).is_file() for path in document["maps"])
     page = (tmp_path / document["page"]).read_text("utf-8")
     assert '"classes":["above","below"]' in page and '"alphas":[0.0,0.05,' in page
+
+
+def test_show_says_how_far_it_is(made: Path, sinklens: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sinklens.cli.live.PATIENCE", 0.0)
+    done = sinklens("select", "show", made / "model", "--images", 2, "--alphas", "1", "--device", "cpu")
+    assert done.returncode == 0 and "token map 1/2" in done.stderr
 
 
 def test_show_takes_files(made: Path, sinklens: Run, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`sinklens select show`: token maps as PNG, and a page with a slider for the budget."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,10 +54,12 @@ def show(
 ) -> None:
     """Draw which patches are kept: blocks x budgets as PNG, and a page with a slider for the budget.
 
-    The page is one file, which works offline and requests nothing.
+    The page is one file, which works offline and requests nothing. Patches of the background may be kept: the first
+    block has seen all patches, and what it wrote into those kept is what later blocks read.
     """
     import_selection()
-    from sinklens.cli.output import fresh_folder, prepare_folder, print_json
+    from sinklens.cli.live import CountDisplay
+    from sinklens.cli.output import fresh_folder, prepare_folder, print_json, stderr_console
     from sinklens.evaluation.selection_cells import check_alpha, parse_floats
     from sinklens.evaluation.selection_maps import token_maps
     from sinklens.report.card_numbers import plural
@@ -82,7 +85,9 @@ def show(
     folder = to or fresh_folder("select-show")
     prepare_folder(folder)
     name = Path(model).name
-    written = write_maps(token_maps(selector, **shown, model=name, alphas=budgets), folder)
+    with closing(CountDisplay(stderr_console(), unit="token map")) as display:
+        chosen = token_maps(selector, **shown, model=name, alphas=budgets)
+        written = write_maps(chosen, folder, progress=lambda done, of: display.show([], step=done, steps=of))
     fine = token_maps(selector, **shown, model=name, alphas=sorted({*SLIDER, *budgets}))
     page = write_selection_page(fine, folder / PAGE)
     if json:

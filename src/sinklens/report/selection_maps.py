@@ -1,6 +1,7 @@
 """Token maps: rows are gated blocks, columns budgets; what is dropped is faded. One picture an image, as PNG."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +56,8 @@ def draw_maps(maps: "TokenMaps", number: int) -> Any:
     return figure
 
 
-def write_maps(maps: "TokenMaps", folder: Path) -> list[Path]:
-    """map-0-NAME.png, ...; the paths that were written."""
+def write_maps(maps: "TokenMaps", folder: Path, *, progress: Callable[[int, int], None] | None = None) -> list[Path]:
+    """map-0-NAME.png, ...; the paths that were written. progress: maps done, of how many."""
     written = []
     with styled():
         for number, name in enumerate(maps.names):
@@ -66,4 +67,6 @@ def write_maps(maps: "TokenMaps", folder: Path) -> list[Path]:
             with written_whole(path) as temporary:
                 figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
             written.append(path)
+            if progress is not None:
+                progress(len(written), len(maps.names))
     return written
