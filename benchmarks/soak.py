@@ -3,12 +3,17 @@
     python benchmarks/soak.py [--minutes 60] [--to DIR]
 
 The three embedded models in turn each record a trace of 9 prompts, over and over. After every fourth prompt
-`sinklens explore` makes its page anew, in the same process, of the trace that is being written. After every prompt the
+`sl.explore` makes its page anew, in the same process, of the trace that is being written. After every prompt the
 resident memory of the process is read. At the end: the slope of that memory over time, without the first fifth, by
 least squares, with a 95 % interval from residuals drawn anew in blocks (readings near each other are alike).
+
+Resident memory goes up and down with what allocators keep for later, by more than a small leak. So what is in use is
+read too, and its slope told beside: bytes that malloc (torch, numpy; glibc only) and pyarrow have handed out, and
+Python's objects in blocks.
 """
 
 import argparse
+import ctypes
 import gc
 import json
 import resource
@@ -16,17 +21,16 @@ import shutil
 import sys
 import tempfile
 import time
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from io import StringIO
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 import sinklens as sl
-from sinklens.cli import main as program
 from sinklens.tasks import task
 
 MIB = 2**20
@@ -34,11 +38,13 @@ PAGE = resource.getpagesize()
 PROMPTS = 9  # of one trace: what each model needs for the first time is needed early
 EXPLORED = 4  # prompts between two pages
 DRAWS, BLOCKS = 2000, 20
+READ = ("seconds", "paged", "resident", "used", "blocks")
+MOST = 10  # prompts a second
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slope:
-    """Of memory, in bytes a second."""
+    """Of a reading, a second."""
 
     value: float
     low: float
@@ -48,6 +54,24 @@ class Slope:
 def resident() -> int:
     """Bytes of this process that are in memory now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+class MallInfo(ctypes.Structure):
+    """What glibc says of its heaps (mallinfo2)."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
+    )]  # fmt: skip
+
+
+def in_use() -> int:
+    """Bytes that are handed out by malloc and pyarrow now."""
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if ask is None:
+        return int(pa.total_allocated_bytes())
+    ask.restype = MallInfo
+    told = ask()
+    return int(told.uordblks + told.hblkhd + pa.total_allocated_bytes())
 
 
 def slope(seconds: Any, memory: Any, *, seed: int = 0) -> Slope:
@@ -74,8 +98,8 @@ class Over(Exception):  # noqa: N818
     """The time is."""
 
 
-def soak(minutes: float, folder: Path) -> list[dict[str, float]]:
-    """Readings until the time is over: seconds, bytes resident, and whether a page was made."""
+def soak(minutes: float, folder: Path) -> dict[str, np.ndarray]:
+    """Readings until the time is over, by name; in memory that is there from the beginning, so as to add nothing."""
     samplers = {
         "tiny-llada": sl.LLaDASampler(steps=12, length=12, block=12),
         "tiny-dream": sl.DreamSampler(steps=12, length=12),
@@ -83,66 +107,62 @@ def soak(minutes: float, folder: Path) -> list[dict[str, float]]:
     }
     models = {name: sl.load(name, device="cpu") for name in samplers}
     prompts = [item.prompt for item in islice(task("word_problems").items("test"), PROMPTS)]
-    readings: list[dict[str, float]] = []
+    readings = {name: np.full(int(60 * MOST * minutes) + 1, np.nan) for name in READ}
+    count = 0
     began = time.monotonic()
 
     def read(number: int, of: int, step: int) -> None:
         """At the first step of a prompt, when those before it are on the disk and its own file is open."""
-        if step > 1 or number == 0:
+        nonlocal count
+        if step > 1:
             return
-        paged = number % EXPLORED == 0
+        paged = number > 0 and number % EXPLORED == 0
         if paged:
-            explore(folder / "trace", folder / "page.html")
+            sl.explore(folder / "trace", to=folder / "page.html")
         gc.collect()
         spent = time.monotonic() - began
-        readings.append({"seconds": spent, "bytes": resident(), "page": float(paged)})
-        if len(readings) % 60 == 0:
-            print(f"{spent / 60:.1f} min, {len(readings)} prompts, {resident() / MIB:.1f} MiB", file=sys.stderr)
-        if spent > 60 * minutes:
+        for name, value in zip(READ, (spent, paged, resident(), in_use(), sys.getallocatedblocks()), strict=True):
+            readings[name][count] = value
+        count += 1
+        if count % 60 == 0:
+            print(f"{spent / 60:.1f} min, {count} prompts, {resident() / MIB:.1f} MiB", file=sys.stderr)
+        if spent > 60 * minutes or count == len(readings["seconds"]):
             raise Over
 
     with suppress(Over):
         for name in cycle(samplers):
             sl.trace(models[name], prompts, samplers[name], to=folder / "trace", progress=read)
             shutil.rmtree(folder / "trace")
-    return readings
+    return {name: values[:count] for name, values in readings.items()}
 
 
-def explore(trace: Path, page: Path) -> None:
-    """The command, in this process: what it leaves behind would stay."""
-    try:
-        with redirect_stdout(StringIO()):
-            program(["explore", str(trace), "--to", str(page), "--json"])
-    except SystemExit as end:
-        if end.code:
-            sys.exit(f"explore ended with {end.code}")
+def told(found: Slope, unit: float) -> str:
+    return f"{unit * found.value:+.2f} [{unit * found.low:+.2f}, {unit * found.high:+.2f}]"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--to", type=Path, help="keep the rounds here, as soak.json")
+    parser.add_argument("--to", type=Path, help="keep the readings here, as soak.json")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         readings = soak(chosen.minutes, Path(scratch))
-    later = readings[len(readings) // 5 :]
-    seconds, memory = ([one[name] for one in later] for name in ("seconds", "bytes"))
-    found = slope(seconds, memory)
-    pages = sum(int(one["page"]) for one in readings)
+    count = len(readings["seconds"])
+    seconds, _, memory, used, blocks = (readings[name][count // 5 :] for name in READ)
+    pages = int(readings["paged"].sum())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(f"{chosen.minutes:g} minutes: {len(readings)} traced generations, {pages} pages of a trace being written")
+    print(f"{seconds[-1] / 60:.0f} minutes: {count} traced generations, {pages} pages of a trace being written")
     print(
         f"resident: {memory[0] / MIB:.1f} MiB after a fifth, {memory[-1] / MIB:.1f} MiB at the end, "
         f"{peak / MIB:.1f} MiB at most"
     )
-    hourly = [3600 * value / MIB for value in (found.value, found.low, found.high)]
-    each = found.value * (seconds[-1] - seconds[0]) / max(1, len(later) - 1)
-    print(
-        f"slope: {hourly[0]:+.2f} MiB an hour [{hourly[1]:+.2f}, {hourly[2]:+.2f}], {each / 1024:+.2f} kiB a generation"
-    )
+    each = (seconds[-1] - seconds[0]) / max(1, len(seconds) - 1)  # generation
+    print(f"slope of resident memory: {told(slope(seconds, memory), 3600 / MIB)} MiB an hour")
+    print(f"slope of bytes in use:    {told(slope(seconds, used), each / 1024)} kiB a generation")
+    print(f"slope of Python's blocks: {told(slope(seconds, blocks), each)} a generation")
     if chosen.to is not None:
         chosen.to.mkdir(parents=True, exist_ok=True)
-        (chosen.to / "soak.json").write_text(json.dumps({"minutes": chosen.minutes, "readings": readings}))
+        (chosen.to / "soak.json").write_text(json.dumps({name: values.tolist() for name, values in readings.items()}))
 
 
 if __name__ == "__main__":
