@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -180,16 +181,42 @@ def test_an_error_in_the_next_sample_does_not_lose_one_that_has_ended(
     assert slow[0]._process.returncode is not None
 
 
-@pytest.mark.usefixtures("slow")
-@pytest.mark.parametrize(("seconds", "kept"), [(0.3, [0]), (1.1, [0, 1])])
+HELD = """from sinklens.recording import local
+    import itertools, os, time
+    end, number = local.LocalSample.end, itertools.count()
+    def held(*given):
+        go = os.environ["SINKLENS_GO"] + str(next(number))
+        while not os.path.exists(go):
+            time.sleep(0.01)
+        end(*given)
+    local.LocalSample.end = held
+    serve("""
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize(("held", "kept"), [(0, [0]), (1, [0, 1])])
 def test_an_interrupt_while_the_disk_is_waited_for(
-    golden: Path, tmp_path: Path, seconds: float, kept: list[int]
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int, kept: list[int]
 ) -> None:
-    """All steps are done, and the samples are seen to the disk, .7 seconds each."""
-    pressed = Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    """All steps are done, and one of the samples is still being seen to the disk."""
+    go, waits, wait = [tmp_path / f"go{number}" for number in range(2)], [], scribe.SentSample.wait
+
+    def waited(sample: Any) -> None:
+        if sample not in waits:
+            waits.append(sample)
+            if len(waits) == held + 1:
+                Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+                Timer(0.6, go[held].touch).start()
+        wait(sample)
+
+    monkeypatch.setenv("SINKLENS_GO", str(tmp_path / "go"))
+    monkeypatch.setattr(scribe, "COMMAND", scribe.COMMAND.replace("serve(", HELD))
+    monkeypatch.setattr(scribe.SentSample, "wait", waited)
+    go[1 - held].touch()
     with pytest.raises(KeyboardInterrupt):
-        traced(golden, tmp_path / "a", progress=at_step(8, pressed.start))
+        traced(golden, tmp_path / "a")
     assert sl.open_trace(tmp_path / "a").samples == kept and not list(tmp_path.rglob("*.part"))
+    go[held].touch()
     assert traced(golden, tmp_path / "a", resume=True).complete
 
 
@@ -202,6 +229,66 @@ def test_a_process_killed_while_a_sample_waits_for_it(golden: Path, tmp_path: Pa
     with pytest.raises(TraceError, match=r"ended with status -9 .*: resume"):
         traced(golden, tmp_path / "a", progress=at_step(1, kill))
     assert sl.open_trace(tmp_path / "a").samples == [] and not list(tmp_path.rglob("*.part"))
+
+
+class Told:
+    """A scribe of whose process the test says the words."""
+
+    def __init__(self) -> None:
+        self.scribe = Scribe.__new__(Scribe)
+        self.scribe._socket, self.there = socket.socketpair()
+        self.scribe._ended, self.scribe._hearing = deque(), self
+        self.scribe._process = subprocess.Popen(["true"])
+        self.sample = scribe.SentSample.__new__(scribe.SentSample)
+        self.sample.guard, self.sample.whole, self.sample._scribe = nullcontext, False, self.scribe
+        self.scribe.will_end(self.sample)
+        self.held: list[int] = []
+
+    def __enter__(self) -> None:
+        """In place of the lock."""
+        self.held.append(1)
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    made = Told()
+    with closing(made.there), closing(made.scribe._socket):
+        yield made
+    made.scribe._process.wait()
+
+
+def test_nobody_else_takes_the_word_that_is_waited_for(told: Told) -> None:
+    """After two interrupts another thread may be sending, and hear. One hold from the question to the word."""
+    wire.send(told.there, {})
+    told.sample.wait()
+    assert told.sample.whole and told.held == [1]
+
+
+def test_an_interrupt_does_not_lose_a_word_that_is_taken(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    wire.send(told.there, {})
+    receive = wire.receive
+    monkeypatch.setattr(wire, "receive", lambda channel: (os.kill(os.getpid(), signal.SIGINT), receive(channel))[1])
+    with pytest.raises(KeyboardInterrupt):
+        told.sample.wait()
+    assert told.sample.whole
+
+
+def test_its_last_word_is_heard_behind_the_end_of_a_sample(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = wire.send
+
+    def breaks(*_: object) -> None:
+        for word in ({}, {"error": "TraceError", "told": ("9 GiB are not to be had",)}):
+            send(told.there, word)
+        told.there.close()
+        raise BrokenPipeError
+
+    monkeypatch.setattr(wire, "send", breaks)
+    with pytest.raises(TraceError, match="9 GiB are not to be had"):
+        told.scribe.send({"step": 1})
+    assert told.sample.whole
 
 
 def test_an_interrupt_ends_the_process(golden: Path, tmp_path: Path, elsewhere: list[Scribe]) -> None:
@@ -221,7 +308,9 @@ def test_a_disk_that_refuses_is_told_as_here(
     """The limit holds for the process alone, which inherits it."""
     code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000)); {scribe.COMMAND}"
     monkeypatch.setattr(scribe, "COMMAND", "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); " + code)
-    with pytest.raises(TraceError, match=r"cannot write sample 0 to .*File too large.*finished and kept.*make room"):
+    with pytest.raises(
+        TraceError, match=r"cannot write sample 0 to .*File too large.*finished samples are kept; .*make room"
+    ):
         traced(golden, tmp_path / "a")
     assert not list(tmp_path.rglob("*.part")) and elsewhere[0]._process.returncode is not None
 

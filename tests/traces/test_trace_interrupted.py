@@ -119,7 +119,7 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     full = subprocess.run(**command(folder, "fill", 40_000), check=False)
     assert full.returncode == 3, full.stdout
     assert "TraceError: cannot write sample 1 to" in full.stdout
-    assert "File too large" in full.stdout and "samples before it are finished and kept" in full.stdout
+    assert "File too large" in full.stdout and "finished samples are kept" in full.stdout
     assert "MiB are free on that disk; make room and resume" in full.stdout
     trace = open_trace(folder)
     assert trace.samples == [0] and trace.layer(0, 2, groups=True, norms=True).received.shape == (4, 4, 12)
@@ -136,7 +136,9 @@ def test_a_full_disk_under_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = SampleFiles._path
     full = lambda self, name: Path("/dev/full") if name == table else path(self, name)  # noqa: E731
     monkeypatch.setattr(SampleFiles, "_path", full)
-    with pytest.raises(TraceError, match=r"sample 0 .*No space left.*0 of 2 samples .* kept.*make room and resume"):
+    with pytest.raises(
+        TraceError, match=r"sample 0 .*No space left.*finished samples are kept; .*make room and resume"
+    ):
         write_trace(tmp_path / "a")
     assert not list(tmp_path.rglob("*.part")) and not list(tmp_path.rglob("*.parquet"))
 
@@ -176,7 +178,9 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, me
         with monkeypatch.context() as patch:
             patch.setattr(JoinedFile, method, refuse)
             advice = "make room and resume" if code != errno.EIO else "see to that and resume"
-            with pytest.raises(TraceError, match=rf"sample 1 .*{os.strerror(code)}.*1 of 2 samples .* kept.*{advice}"):
+            with pytest.raises(
+                TraceError, match=rf"sample 1 .*{os.strerror(code)}.*finished samples are kept; .*{advice}"
+            ):
                 write_samples(writer)
         assert writer.missing == [1] and not list(tmp_path.rglob("*.part"))
 
@@ -214,6 +218,30 @@ def test_an_existing_trace_is_not_overwritten(tmp_path: Path) -> None:
     (folder / "manifest.json").unlink()
     with pytest.raises(UsageError, match=r"is not empty and holds no trace \(samples\); give a new or an empty folder"):
         TraceWriter.create(folder, manifest(), samples=2)
+
+
+@pytest.mark.parametrize("theirs", ["manifest.json", "samples/kick.wav", "samples/kick.part/a", "mine.part"])
+def test_files_of_somebody_else_are_refused_whatever_they_are_called(tmp_path: Path, theirs: str) -> None:
+    (tmp_path / theirs).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / theirs).write_text('{"name": "my web app"}')
+    named = theirs.partition("/")[0]
+    with pytest.raises(UsageError, match=rf"is not empty and holds no trace \({named}\)"):
+        TraceWriter.create(tmp_path, manifest(), samples=2)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / theirs]
+
+
+def test_what_is_not_ours_outlives_a_trace(tmp_path: Path) -> None:
+    """Hidden things, which are not refused, and what is put beside a trace."""
+    (tmp_path / ".cache.part").mkdir()
+    (tmp_path / ".movie.part").write_text("theirs")
+    TraceWriter.create(tmp_path, manifest(), samples=2).close()
+    (tmp_path / "samples" / "00000.part").mkdir()
+    (tmp_path / "samples" / "notes.part").write_text("theirs")
+    (tmp_path / "mine.part").write_text("theirs")
+    (tmp_path / f".manifest.json.{'0' * 32}.part").write_text("ours")
+    TraceWriter.create(tmp_path, manifest(), samples=2, resume=True).close()
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.part")}
+    assert left == {".cache.part", ".movie.part", "samples/notes.part", "mine.part"}
 
 
 def test_resume_needs_a_trace(tmp_path: Path) -> None:

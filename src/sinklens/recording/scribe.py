@@ -22,13 +22,14 @@ from typing import Any
 
 from sinklens import errors
 from sinklens.errors import SinklensError, TraceError
+from sinklens.interrupts import interrupts_deferred
 from sinklens.recording import wire
 from sinklens.recording.local import Begin
 from sinklens.recording.rows import StepNumbers
 from sinklens.traces.files import Guard
 from sinklens.traces.rows import SampleEnd
 
-PATIENCE = 10  # seconds, for a process that has let go of its socket
+PATIENCE = 10.0  # seconds, for a process that has let go of its socket
 
 # What keeps it from serving is told in a message as wire.py makes them, without numpy, which may be what is missing. At
 # its end no thread is waited for.
@@ -81,43 +82,44 @@ class Scribe:
 
     def send(self, message: dict[str, Any]) -> None:
         """Waits while the other side is behind; raises what went wrong there."""
-        self.hear(patience=0)
+        self.hear(patience=0.0)
         try:
             wire.send(self._socket, message)
         except OSError as error:
-            self.hear(patience=PATIENCE)  # what it said before it ended
+            while self.hear(patience=PATIENCE):  # what it said before it ended, which is its last word
+                pass
             raise self._lost() from error
 
     def will_end(self, sample: "SentSample") -> None:
         """Its end is about to be sent."""
         self._ended.append(sample)
 
-    def hear(self, patience: float | None = None) -> None:
-        """A word: the first of those that have ended is whole, or what went wrong, which is its error then.
-
-        Waits for it so many seconds. An interrupt while it waits changes nothing.
-        """
+    def hear(self, patience: float | None = None) -> bool:
+        """Whether there was a word within so many seconds (None: it is waited for): the first of those that have ended
+        is whole. What went wrong is raised, as the error of that sample."""
         with self._hearing:
-            waiting = select.poll()
-            waiting.register(self._socket, select.POLLIN)
-            if not waiting.poll(None if patience is None else patience * 1000):
-                return
+            return self._hear(patience)
+
+    def wait_for(self, sample: "SentSample") -> None:
+        """One whose word was lost, or was none of success, is not waited for again. An interrupt changes nothing."""
+        with self._hearing:
+            while sample in self._ended:
+                self._hear(None)
+        if not sample.whole:
+            raise TraceError("the process that writes the trace has not finished a sample; resume")
+
+    def _hear(self, patience: float | None) -> bool:
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        if not waiting.poll(None if patience is None else patience * 1000):
+            return False
+        with interrupts_deferred():  # a word that is taken is noted
             sample = self._ended.popleft() if self._ended else None
             with nullcontext() if sample is None else sample.guard():
                 self._receive()
             if sample is not None:
                 sample.whole = True
-
-    def wait_for(self, sample: "SentSample") -> None:
-        """One whose word was lost, or was none of success, is not waited for again."""
-        while self._is_awaited(sample):
-            self.hear()
-        if not sample.whole:
-            raise TraceError("the process that writes the trace has not finished a sample; resume")
-
-    def _is_awaited(self, sample: "SentSample") -> bool:
-        with self._hearing:
-            return sample in self._ended
+        return True
 
     def stop(self) -> None:
         """At once, whatever it does. It may take a while to be gone."""

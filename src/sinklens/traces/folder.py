@@ -4,9 +4,10 @@ import re
 import shutil
 from pathlib import Path
 
-from sinklens.files import PART
+from sinklens.files import PART, is_unfinished
 
 _FINISHED = re.compile(r"\d{5,}")
+_BEGUN = re.compile(rf"\d{{5,}}{re.escape(PART)}")
 
 
 def samples_folder(trace: Path) -> Path:
@@ -25,9 +26,18 @@ def finished_samples(trace: Path) -> list[int]:
     return sorted(int(path.name) for path in inside.iterdir() if _FINISHED.fullmatch(path.name) and path.is_dir())
 
 
+def begun_samples(trace: Path) -> list[Path]:
+    """Folders of samples that are being written, or that a killed writer left."""
+    inside = samples_folder(trace)
+    if not inside.is_dir():
+        return []
+    return [path for path in inside.iterdir() if _BEGUN.fullmatch(path.name) and path.is_dir()]
+
+
 def remove_parts(trace: Path) -> None:
-    """Throw away what a killed writer left. Only for who holds the lock."""
-    for sample in samples_folder(trace).glob(f"*{PART}"):
+    """Throw away what a killed writer left, and nothing else. Only for who holds the lock."""
+    for sample in begun_samples(trace):
         shutil.rmtree(sample)
-    for manifest in trace.glob(f"*{PART}"):
-        manifest.unlink()
+    for path in trace.iterdir():
+        if is_unfinished(path) and path.is_file():
+            path.unlink()

@@ -8,7 +8,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 from types import TracebackType
@@ -18,7 +18,7 @@ from sinklens.errors import TraceError, UsageError
 from sinklens.files import PART, sync
 from sinklens.locks import Lock, refuse_strangers
 from sinklens.traces.files import Guard
-from sinklens.traces.folder import finished_samples, remove_parts, sample_folder, samples_folder
+from sinklens.traces.folder import begun_samples, finished_samples, remove_parts, sample_folder, samples_folder
 from sinklens.traces.manifest import (
     MANIFEST,
     new_manifest,
@@ -169,8 +169,8 @@ class TraceWriter:
             yield
         except OSError as error:
             raise TraceError(
-                f"cannot write sample {sample} to {self.folder} ({error.strerror or error}): samples before it are "
-                f"finished and kept; {_advice(error, self.folder)}"
+                f"cannot write sample {sample} to {self.folder} ({error.strerror or error}): finished samples are "
+                f"kept; {_advice(error, self.folder)}"
             ) from error
 
 
@@ -185,7 +185,7 @@ def refuse_used(folder: Path) -> None:
     it can be resumed or is complete."""
     there = finished_samples(folder)
     if not there or not (folder / MANIFEST).exists():
-        refuse_strangers(folder, what="trace", own={MANIFEST} if there else {MANIFEST, samples_folder(folder).name})
+        refuse_strangers(folder, what="trace", own=_beginning(folder))
         return
     old = read_manifest(folder)
     held, place = f"({len(there)} of {old['samples']} samples)", quote(str(folder))
@@ -198,6 +198,18 @@ def refuse_used(folder: Path) -> None:
         f"{folder} already holds a trace that is not complete {held}; go on with it by the same command and --resume "
         "(resume=True), or write to another folder"
     )
+
+
+def _beginning(folder: Path) -> set[str]:
+    """What a writer that was killed before its first sample was whole has left: names that others use too."""
+    own, inside = set(), samples_folder(folder)
+    with suppress(TraceError):
+        read_manifest(folder)
+        own.add(MANIFEST)
+    begun = begun_samples(folder)
+    if inside.is_dir() and all(path in begun or path.name.startswith(".") for path in inside.iterdir()):
+        own.add(inside.name)
+    return own
 
 
 @contextmanager
