@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 from sinklens.errors import SinklensError
-from sinklens.files import append_line, replacing, whole_lines, write_json, write_tensors, written_whole
+from sinklens.files import append_line, is_step_log, replacing, whole_lines, write_json, write_tensors, written_whole
 
 
 def test_a_file_gets_its_name_when_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,3 +89,16 @@ def test_a_disk_that_refuses_tensors_is_worded(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SinklensError, match=r"cannot write .*file/a"):
         write_tensors(tmp_path / "file" / "a", {"a": torch.ones(1)}, metadata={})
+
+
+@pytest.mark.parametrize("ours", ["", '{"step": 1}\n', '{"step": 1}\n{"ste', '{"ste'])
+@pytest.mark.parametrize("theirs", ["mine", "mine\n", '{"loss": 1}\n', "[1]\n", '{"step": 1}\nmine', "\n"])
+def test_a_log_of_steps_is_told_from_what_others_call_so(tmp_path: Path, ours: str, theirs: str) -> None:
+    path = tmp_path / "log.jsonl"
+    assert not is_step_log(path)
+    path.write_text(ours)
+    assert is_step_log(path)
+    path.write_text(theirs)
+    assert not is_step_log(path)
+    path.write_bytes(b"\xff\n")
+    assert not is_step_log(path)

@@ -109,6 +109,16 @@ def whole_lines(path: Path) -> list[str]:
     return path.read_text("utf-8").rpartition("\n")[0].splitlines()
 
 
+def is_step_log(path: Path) -> bool:
+    """Whether all that is there, if anything, are objects with a step, one a line; the last may be cut off."""
+    try:
+        *lines, rest = path.read_text("utf-8").split("\n")
+        found = [parse_json(line) for line in lines]
+    except (OSError, ValueError):
+        return False
+    return all(isinstance(one, dict) and "step" in one for one in found) and (not rest or rest.startswith('{"'))
+
+
 @contextmanager
 def temporary_folder(beside: Path) -> Iterator[Path]:
     """A folder that is gone at the end; a killed process leaves it under a temporary name."""

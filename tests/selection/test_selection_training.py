@@ -295,9 +295,10 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert ViTShape() == read_selection_recipe("tiny-vit-selection").shape
 
 
-def test_somebody_elses_files_are_left_alone(digits: Images, tmp_path: Path) -> None:
-    for name in ("log.jsonl", "notes.txt"):
+@pytest.mark.parametrize("there", [("log.jsonl",), ("state.safetensors",), ("log.jsonl", "notes.txt")])
+def test_somebody_elses_files_are_left_alone(digits: Images, tmp_path: Path, there: tuple[str, ...]) -> None:
+    for name in there:
         (tmp_path / name).write_text("mine")
-    with pytest.raises(UsageError, match=r"is not empty and holds no training run \(notes.txt\)"):
+    with pytest.raises(UsageError, match=rf"is not empty and holds no training run \({there[0]}"):
         train(recipe_of(), digits, to=tmp_path)
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"log.jsonl": "mine", "notes.txt": "mine"}
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(there, "mine")

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import sinklens as sl
 from sinklens.cli import main
-from sinklens.errors import UsageError
+from sinklens.errors import ModelError, UsageError
 from sinklens.training.log import read_log
 from sinklens.training.train import Effort, train
 from training.small import make_data, small_recipe
@@ -87,13 +87,13 @@ def test_a_used_folder_is_not_overwritten(data: Path, tmp_path: Path) -> None:
         train(small_recipe("llama", seed=1), data=data, to=tmp_path, resume=True)
 
 
-@pytest.mark.parametrize("there", [("log.jsonl", "notes.txt"), ("config.json", "model.safetensors")])
+@pytest.mark.parametrize("there", [("log.jsonl",), ("log.jsonl", "notes.txt"), ("config.json", "model.safetensors")])
 def test_somebody_elses_files_are_left_alone(data: Path, tmp_path: Path, there: tuple[str, ...]) -> None:
     """Also a model that was not trained here."""
     for name in there:
         (tmp_path / name).write_text("mine")
     for resume in (False, True):
-        with pytest.raises(UsageError, match=r"is not empty and holds no training run \((notes|config)"):
+        with pytest.raises(UsageError, match=r"is not empty and holds no training run \((log|config)"):
             train(small_recipe("llama"), data=data, to=tmp_path, resume=resume)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(there, "mine")
 
@@ -104,6 +104,27 @@ def test_a_model_of_somebody_else_beside_a_log_is_left_alone(data: Path, tmp_pat
     with pytest.raises(UsageError, match="holds no training run"):
         train(small_recipe("llama"), data=data, to=tmp_path)
     assert (tmp_path / "log.jsonl").read_text() == "mine"
+
+
+@pytest.mark.parametrize("step", ["many", None])
+def test_weights_that_are_none_beside_a_log_are_left_alone(data: Path, tmp_path: Path, step: str | None) -> None:
+    if step is None:
+        (tmp_path / "model.safetensors").write_text("mine")
+    else:
+        save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors", metadata={"step": step})
+    (tmp_path / "log.jsonl").write_text('{"step": 1}\n')
+    with pytest.raises(UsageError, match=r"holds no training run \(log.jsonl, model.safetensors\)"):
+        train(small_recipe("llama"), data=data, to=tmp_path, resume=True)
+    (tmp_path / "training.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"model.safetensors is damaged, or not of the run in training.json"):
+        train(small_recipe("llama"), data=data, to=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_what_a_run_says_of_itself_may_be_damaged(data: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "training.json").write_text(text)
+    with pytest.raises(ModelError, match=r"training.json (cannot be read as JSON|holds a list)"):
+        train(small_recipe("llama"), data=data, to=tmp_path, resume=True)
 
 
 def test_a_run_of_another_kind_is_left_alone(data: Path, tmp_path: Path) -> None:

@@ -48,10 +48,11 @@ def train(
     from sinklens.files import write_json
     from sinklens.selection.data import load_epochs, load_images
     from sinklens.selection.recipe import read_selection_recipe
-    from sinklens.selection.training import build_selector
+    from sinklens.selection.training import build_selector, refuse_others
 
     wanted = read_selection_recipe(recipe, tuple(change or ()))
     folder = to or fresh_folder(f"select-{wanted.name}")
+    refuse_others(folder)
     prepare_folder(folder)
     asked: dict[str, Any] = {**taken_by(build_selector(wanted)), "fit": fit, "device": device_of(device)}
     note(f"{wanted.name}: {wanted.schedule.steps:,} steps of {wanted.schedule.batch} images")

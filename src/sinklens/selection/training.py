@@ -6,7 +6,7 @@ optimizer too. So a run that is killed goes on from where it last saved and, on 
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinklens.errors import UsageError
-from sinklens.files import append_line, whole_lines, write_json, written_whole
+from sinklens.files import append_line, is_step_log, whole_lines, write_json, written_whole
 from sinklens.locks import refuse_strangers, writing_alone
 from sinklens.models.fields import read_json
 from sinklens.selection.backbone import wrap_backbone
@@ -66,9 +66,9 @@ def train(
     data: or a function from the number of an epoch to as many images, for canvases that are new in every epoch.
     validation: what the calibration is measured on; the training images where there is none.
     """
+    refuse_others(Path(to))
     selector = build_selector(recipe).to(device)
     run = _Run(recipe, selector, data, to=Path(to))
-    refuse_strangers(run.to, what="training run", mark=ABOUT, own={LOG, STATE})
     with writing_alone(run.to):
         first = _begin(run, resume=resume)
         if first is not None:
@@ -78,12 +78,17 @@ def train(
     return selector.eval()
 
 
+def refuse_others(to: Path) -> None:
+    """A run that was killed before its first checkpoint was whole leaves a log, and perhaps a state."""
+    refuse_strangers(to, what="training run", mark=ABOUT, own={LOG, STATE} if is_step_log(to / LOG) else ())
+
+
 def _begin(run: "_Run", *, resume: bool) -> int | None:
     """The first step to do, None where all is done; the log is cut to what lies before."""
     to = run.to
     known = read_json(to / ABOUT) if (to / ABOUT).is_file() else None
     if known is None:
-        (to / LOG).unlink(missing_ok=True)
+        _write_log(to, [])  # what tells that the folder is ours, should this run be killed early
         return 0
     if known.get("fingerprint") != run.recipe.fingerprint:
         raise UsageError(f"{to} was trained by another recipe; train this one into another folder")
@@ -98,10 +103,14 @@ def _begin(run: "_Run", *, resume: bool) -> int | None:
         return None
     step = read_state(to / STATE, run.selector, run.optimizer)
     lines = whole_lines(to / LOG) if (to / LOG).is_file() else []
-    entries = [line for line in lines if json.loads(line)["step"] <= step]
-    with written_whole(to / LOG) as temporary:
-        temporary.write_text("".join(line + "\n" for line in entries), "utf-8")
+    _write_log(to, [line for line in lines if json.loads(line)["step"] <= step])
     return step
+
+
+def _write_log(to: Path, lines: Sequence[str]) -> None:
+    """In place of what is there, whole."""
+    with written_whole(to / LOG) as temporary:
+        temporary.write_text("".join(line + "\n" for line in lines), "utf-8")
 
 
 class _Run:

@@ -102,19 +102,24 @@ def write_state(folder: Path, recipe: Recipe, *, state: Mapping[str, Any]) -> No
 
 
 def step_of(folder: Path) -> int | None:
-    """The step that the weights are of; None: they are of no run."""
-    from safetensors import safe_open
+    """The step that the weights are of; None: they are of no run, or no weights."""
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(str(folder / WEIGHTS), framework="pt") as handle:
-        step = (handle.metadata() or {}).get("step")
-    return None if step is None else int(step)
+    try:
+        with safe_open(str(folder / WEIGHTS), framework="pt") as handle:
+            return int((handle.metadata() or {})["step"])
+    except (KeyError, ValueError, SafetensorError):
+        return None
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
     """What a folder says of the run that wrote it; the step is that of its weights."""
     if not (folder / STATE).is_file() or not (folder / WEIGHTS).is_file():
         return None
-    return {**read_json(folder / STATE), "step": step_of(folder)}
+    step = step_of(folder)
+    if step is None:
+        raise ModelError(f"{folder / WEIGHTS} is damaged, or not of the run in {STATE}; train into another folder")
+    return {**read_json(folder / STATE), "step": step}
 
 
 def read_weights(network: Network, folder: Path, recipe: Recipe) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from sinklens.errors import UsageError
-from sinklens.files import read_json, temporary_folder
+from sinklens.files import is_step_log, temporary_folder
 from sinklens.locks import refuse_strangers, writing_alone
 from sinklens.models.catalog import locate
+from sinklens.models.fields import read_json
 from sinklens.models.load import load
 from sinklens.training.checkpoint import (
     BOS,
@@ -91,7 +92,7 @@ def train(
 
 def _refuse_strangers(to: Path) -> None:
     """A run that was killed before its first checkpoint was whole leaves some of it, beside a log."""
-    begun = (to / LOG).exists() and (not (to / WEIGHTS).exists() or step_of(to) is not None)
+    begun = is_step_log(to / LOG) and (not (to / WEIGHTS).exists() or step_of(to) is not None)
     refuse_strangers(to, what="training run", mark=STATE, own={LOG, *CHECKPOINT} if begun else ())
 
 
