@@ -123,6 +123,8 @@ bench-gpu:
 	PYTHONPATH=src $(PYTHON) benchmarks/trace_gpu.py
 	PYTHONPATH=src $(PYTHON) benchmarks/samplers_gpu.py
 	PYTHONPATH=src $(PYTHON) benchmarks/masking.py --device cuda
+	PYTHONPATH=src $(PYTHON) benchmarks/peers.py --device cuda --model random-1b --limit 24 --longest 32768 --lengths 256,512,1024,2048,4096
+	PYTHONPATH=src $(PYTHON) benchmarks/growth.py --device cuda --lengths 512,1024,2048,4096,8192,16384
 
 # kvpress pins transformers below 5.3 and patches it when imported.
 KVPRESS := .venv-kvpress/bin

@@ -182,11 +182,14 @@ def test_the_last_value_of_an_option_is_the_one_that_counts() -> None:
     assert given_to(["--draws", "-n"], ["--draws", "1", "-n=2", "--task", "--draws"]) is None
     assert given_to(["--draws", "-n"], ["--draws", "1", "-n=2", "--task"]) == "2"
     assert given_to(["--draws"], []) is None
+    assert given_to(["model"], ["--prompt", "model", "--length", "4"]) is None
 
 
 def test_a_message_that_tells_the_value_is_left_alone() -> None:
     assert with_value("16 is too few", "16") == "16 is too few"
+    assert with_value("'x' is not a valid integer", "x") == "'x' is not a valid integer"
     assert with_value("expected 16", "1") == "'1': expected 16"
+    assert with_value("expected a number", "a") == "'a': expected a number"
     assert with_value("expected 1", None) == "expected 1"
 
 

@@ -1,7 +1,6 @@
 """What all commands have in common: plain help with examples, --quiet and --verbose, options by their old names."""
 
 import inspect
-import re
 import sys
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -74,7 +73,7 @@ def given_to(option: Sequence[str], arguments: Sequence[str]) -> str | None:
     found = None
     for argument, after in zip_longest(arguments, arguments[1:]):
         name, equals, value = argument.partition("=")
-        if name in option:
+        if name in option and name.startswith("-"):  # an argument goes by a bare name, which may be somebody's word
             found = value if equals else after
     return found
 
@@ -87,7 +86,7 @@ def with_value(message: str, value: str | None) -> str:
     >>> with_value("0 is not in the range x>=1.", "0")
     '0 is not in the range x>=1.'
     """
-    told = value is None or re.search(rf"(?<![\w.]){re.escape(value)}(?!\w)", message)
+    told = value is None or repr(value) in message or message.startswith(f"{value} ")
     return message if told else f"{value!r}: {message}"
 
 

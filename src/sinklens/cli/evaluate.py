@@ -83,6 +83,9 @@ def evaluate(
     from sinklens.evaluation.conditions import parse_condition
 
     conditions = [parse_condition(text) for text in mask or ["none"]]
+    tasks = read_tasks(task)
+    if shots is not None and "gsm8k" not in tasks:
+        raise UsageError(f"--shots {shots} with --task {task}: only gsm8k takes worked examples; leave it out")
     from sinklens.cli.output import fresh_folder
     from sinklens.evaluation.answering import Answering
     from sinklens.evaluation.experiment import Experiment
@@ -104,7 +107,7 @@ def evaluate(
             length=length_of(name, length),
             block=block,
         )
-        for name, path in read_data(data or [], read_tasks(task)).items()
+        for name, path in find_data(data or [], tasks).items()
     ]
     loaded = load_model(model, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
     name = short_name(model) or model
@@ -146,6 +149,15 @@ def read_data(given: list[str], tasks: list[str]) -> dict[str, str | None]:
             raise UsageError(f"--data {one}: {name} is no task asked for, or has its files already; leave it out")
         paths[name] = path
     return {name: paths.get(name) for name in tasks}
+
+
+def find_data(given: list[str], tasks: list[str]) -> dict[str, str | None]:
+    """The same, of files that are there: asked before a model is loaded."""
+    found = read_data(given, tasks)
+    for name, path in found.items():
+        if path is not None and not Path(path).expanduser().exists():
+            raise UsageError(f"--data {path} of {name} is not there; give a file, or the folder that holds it")
+    return found
 
 
 def length_of(task: str, asked: int | None) -> int:

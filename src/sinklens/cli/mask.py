@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sinklens.cli import options
-from sinklens.cli.evaluate import length_of, read_data, read_tasks, settle_block
+from sinklens.cli.evaluate import find_data, length_of, read_tasks, settle_block
 from sinklens.cli.experiments import run_watched
 from sinklens.cli.folders import check_folder
 from sinklens.cli.interrupts import import_heavy
@@ -160,7 +160,7 @@ def mask(
             length=length_of(name, length),
             block=block,
         )
-        for name, path in read_data(data or [], read_tasks(task)).items()
+        for name, path in find_data(data or [], read_tasks(task)).items()
     ]
     loaded = _load(models, device=device, dtype=dtype, revision=revision, trust_remote_code=trust_remote_code)
     sized = next((model for model in loaded.values() if has_blocks(model)), next(iter(loaded.values())))
