@@ -1,6 +1,6 @@
 """Does memory stay flat over hours of traced generations, and while a trace is read that is being written?
 
-    python benchmarks/soak.py [--minutes 60] [--to DIR]
+    python benchmarks/soak.py [--minutes 60] [--elsewhere] [--to DIR]
 
 The three embedded models in turn each record a trace of 9 prompts, over and over. After every fourth prompt
 `sl.explore` makes its page anew, in the same process, of the trace that is being written. After every prompt the
@@ -31,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 import sinklens as sl
+from sinklens import run
 from sinklens.tasks import task
 
 MIB = 2**20
@@ -137,14 +138,17 @@ def soak(minutes: float, folder: Path) -> dict[str, np.ndarray]:
 
 
 def told(found: Slope, unit: float) -> str:
-    return f"{unit * found.value:+.2f} [{unit * found.low:+.2f}, {unit * found.high:+.2f}]"
+    return f"{unit * found.value:+.3g} [{unit * found.low:+.3g}, {unit * found.high:+.3g}]"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--elsewhere", action="store_true", help="another process writes, as for large models on a GPU")
     parser.add_argument("--to", type=Path, help="keep the readings here, as soak.json")
     chosen = parser.parse_args()
+    if chosen.elsewhere:
+        run.wants_scribe = lambda _: True
     with tempfile.TemporaryDirectory() as scratch:
         readings = soak(chosen.minutes, Path(scratch))
     count = len(readings["seconds"])
