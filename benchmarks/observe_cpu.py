@@ -11,6 +11,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -39,9 +40,10 @@ def main() -> None:
     )  # fmt: skip
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(config).eval()
-    eager = transformers.LlamaForCausalLM(config).eval()
+    eager = transformers.LlamaForCausalLM(deepcopy(config)).eval()  # a model keeps its config, and writes into it
     eager.load_state_dict(model.state_dict())
     eager.set_attn_implementation("eager")
+    assert (model.config._attn_implementation, eager.config._attn_implementation) == ("sdpa", "eager")
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {chosen.repeats} repeats")
     print("    S   plain ms   observed   + norms   eager maps   maps MiB")
     for length in map(int, chosen.lengths.split(",")):
