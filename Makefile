@@ -121,6 +121,7 @@ bench-gpu:
 	PYTHONPATH=src $(PYTHON) benchmarks/observe_gpu.py --batch 8 --lengths 192,1024
 	PYTHONPATH=src $(PYTHON) benchmarks/observe_gpu.py --variants mask,drop --lengths 1024
 	PYTHONPATH=src $(PYTHON) benchmarks/trace_gpu.py
+	PYTHONPATH=src $(PYTHON) benchmarks/trace_gpu.py --modes graph --prompts 4 --repeats 3
 	PYTHONPATH=src $(PYTHON) benchmarks/samplers_gpu.py
 	PYTHONPATH=src $(PYTHON) benchmarks/masking.py --device cuda
 	PYTHONPATH=src $(PYTHON) benchmarks/peers.py --device cuda --model random-1b --limit 24 --longest 32768 --lengths 256,512,1024,2048,4096
