@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,12 @@ def append_line(path: Path, line: str) -> None:
     """One more line. Of a killed writer its beginning may be there: without its end, it does not count."""
     with _worded(path), path.open("a", encoding="utf-8") as file:
         file.write(line + "\n")
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """In place of what is there, whole."""
+    with written_whole(path) as temporary:
+        temporary.write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
 def whole_lines(path: Path) -> list[str]:

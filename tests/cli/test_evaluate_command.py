@@ -142,7 +142,7 @@ def test_conditions_stand_in_the_order_they_were_asked(sinklens) -> None:
         (("--data", "x"), "--data x: of the tasks asked, none read files"),
         (
             ("--task", "gsm8k", "--data", "x"),
-            "--data x of gsm8k is not there; give a file, or the folder that holds it",
+            "data of gsm8k is x, which is not there; give ",
         ),
         (("--shots", "3"), "--shots 3 with --task word_problems: only gsm8k takes worked examples; leave it out"),
         (("--problems", "0"), "--problems"),

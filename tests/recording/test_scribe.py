@@ -4,27 +4,21 @@ import errno
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from collections.abc import Callable
 from pathlib import Path
 from threading import Timer
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 import sinklens as sl
 from sinklens import run
 from sinklens.errors import TraceError, UsageError
-from sinklens.recording import scribe, serve, wire
+from sinklens.recording import scribe, serve
 from sinklens.recording.scribe import Scribe
 from sinklens.traces.folder import finished_samples
 
@@ -231,66 +225,6 @@ def test_a_process_killed_while_a_sample_waits_for_it(golden: Path, tmp_path: Pa
     assert sl.open_trace(tmp_path / "a").samples == [] and not list(tmp_path.rglob("*.part"))
 
 
-class Told:
-    """A scribe of whose process the test says the words."""
-
-    def __init__(self) -> None:
-        self.scribe = Scribe.__new__(Scribe)
-        self.scribe._socket, self.there = socket.socketpair()
-        self.scribe._ended, self.scribe._hearing = deque(), self
-        self.scribe._process = subprocess.Popen(["true"])
-        self.sample = scribe.SentSample.__new__(scribe.SentSample)
-        self.sample.guard, self.sample.whole, self.sample._scribe = nullcontext, False, self.scribe
-        self.scribe.will_end(self.sample)
-        self.held: list[int] = []
-
-    def __enter__(self) -> None:
-        """In place of the lock."""
-        self.held.append(1)
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def told() -> Iterator[Told]:
-    made = Told()
-    with closing(made.there), closing(made.scribe._socket):
-        yield made
-    made.scribe._process.wait()
-
-
-def test_nobody_else_takes_the_word_that_is_waited_for(told: Told) -> None:
-    """After two interrupts another thread may be sending, and hear. One hold from the question to the word."""
-    wire.send(told.there, {})
-    told.sample.wait()
-    assert told.sample.whole and told.held == [1]
-
-
-def test_an_interrupt_does_not_lose_a_word_that_is_taken(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    wire.send(told.there, {})
-    receive = wire.receive
-    monkeypatch.setattr(wire, "receive", lambda channel: (os.kill(os.getpid(), signal.SIGINT), receive(channel))[1])
-    with pytest.raises(KeyboardInterrupt):
-        told.sample.wait()
-    assert told.sample.whole
-
-
-def test_its_last_word_is_heard_behind_the_end_of_a_sample(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    send = wire.send
-
-    def breaks(*_: object) -> None:
-        for word in ({}, {"error": "TraceError", "told": ("9 GiB are not to be had",)}):
-            send(told.there, word)
-        told.there.close()
-        raise BrokenPipeError
-
-    monkeypatch.setattr(wire, "send", breaks)
-    with pytest.raises(TraceError, match="9 GiB are not to be had"):
-        told.scribe.send({"step": 1})
-    assert told.sample.whole
-
-
 def test_an_interrupt_ends_the_process(golden: Path, tmp_path: Path, elsewhere: list[Scribe]) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -368,55 +302,6 @@ def test_it_imports_no_torch() -> None:
     code = "import sinklens.recording.scribe, sinklens.recording.serve, sys; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-
-
-PLAIN = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.text(max_size=5)
-KEYS = PLAIN | st.tuples(st.integers(0, 9), st.integers(0, 9))
-ARRAYS = hnp.arrays(
-    st.sampled_from([np.float32, np.int64, np.bool_, np.int32]), hnp.array_shapes(min_side=0, max_dims=3)
-)
-VALUES = st.recursive(
-    PLAIN | ARRAYS,
-    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.dictionaries(KEYS, inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@given(message=st.dictionaries(st.text(max_size=3), VALUES, max_size=4))
-def test_messages_come_out_as_they_went_in(message: dict[str, Any]) -> None:
-    ours, theirs = socket.socketpair()
-    with closing(ours), closing(theirs):
-        wire.send(ours, message)
-        ours.shutdown(socket.SHUT_WR)
-        assert same(wire.receive(theirs), message)
-        assert wire.receive(theirs) is None
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(other, np.ndarray):
-        equal = np.array_equal(one, other, equal_nan=other.dtype.kind == "f")
-        return bool(one.dtype == other.dtype and one.shape == other.shape and equal and one.flags.aligned)
-    if isinstance(other, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in other)
-    if isinstance(other, tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and one == other
-
-
-def test_a_large_message_in_pieces_and_one_that_is_cut() -> None:
-    ours, theirs = socket.socketpair()
-    many = {"arrays": tuple(np.full(7, i, np.float32) for i in range(2000)), "large": np.arange(3_000_000)}
-    with closing(ours), closing(theirs):
-        child = os.fork()
-        if child == 0:
-            wire.send(ours, many)
-            ours.sendall(b"\x09\x00\x00")
-            os._exit(0)
-        ours.close()
-        assert same(wire.receive(theirs), many)
-        with pytest.raises(ConnectionResetError, match="in the middle of a message"):
-            wire.receive(theirs)
-        os.waitpid(child, 0)
 
 
 KILLED = """

@@ -43,7 +43,7 @@ def answer(process: Scribe) -> None:
     """What it says to a sample that is none."""
     process.send({"begin": {}})
     with pytest.raises(RuntimeError, match=ANSWER):
-        process.hear()
+        process.hear(60.0)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -52,7 +52,7 @@ def test_what_keeps_it_from_starting_is_told(monkeypatch: pytest.MonkeyPatch, fa
     monkeypatch.setattr(scribe, "COMMAND", code + scribe.COMMAND)
     with Scribe() as process:
         with pytest.raises(TraceError, match=f"process that writes the trace has ended {told}"):
-            process.hear()
+            process.hear(60.0)
         assert process._process.wait(10) == 1
 
 
@@ -72,7 +72,7 @@ def test_a_system_that_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_one_that_ends_by_itself_is_not_to_be_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scribe, "COMMAND", "import os; os._exit(3)")
     with Scribe() as process, pytest.raises(TraceError, match="ended with status 3") as caught:
-        process.hear()
+        process.hear(60.0)
     assert "resume" not in str(caught.value) and "memory" not in str(caught.value)
 
 
@@ -80,7 +80,7 @@ def test_one_that_is_deaf_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(scribe, "COMMAND", "import os, sys, time; os.close(int(sys.argv[2])); time.sleep(600)")
     monkeypatch.setattr(scribe, "PATIENCE", 0.2)
     with Scribe() as process, pytest.raises(TraceError, match="no longer listens, and was ended"):
-        process.hear()
+        process.hear(60.0)
     assert process._process.returncode == -signal.SIGKILL
 
 
@@ -125,7 +125,7 @@ from sinklens.recording.scribe import Scribe
 with Scribe() as process:
     process.send({{"begin": {{}}}})
     try:
-        process.hear()
+        process.hear(60.0)
     except RuntimeError as error:
         print(bool(re.match({ANSWER!r}, str(error))))
 """
@@ -184,7 +184,7 @@ except KeyboardInterrupt:
     print("interrupted", flush=True)
 process.send({{"begin": {{}}}})
 try:
-    process.hear()
+    process.hear(60.0)
 except RuntimeError as error:
     print(bool(re.match({ANSWER!r}, str(error))))
 process.end()

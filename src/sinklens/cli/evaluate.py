@@ -153,10 +153,13 @@ def read_data(given: list[str], tasks: list[str]) -> dict[str, str | None]:
 
 def find_data(given: list[str], tasks: list[str]) -> dict[str, str | None]:
     """The same, of files that are there: asked before a model is loaded."""
+    from sinklens.tasks import BENCHMARKS, task
+    from sinklens.tasks.files import data_path
+
     found = read_data(given, tasks)
     for name, path in found.items():
-        if path is not None and not Path(path).expanduser().exists():
-            raise UsageError(f"--data {path} of {name} is not there; give a file, or the folder that holds it")
+        if name in BENCHMARKS:
+            data_path(path, task=name, how=task(name).HOW)
     return found
 
 

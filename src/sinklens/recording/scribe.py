@@ -94,9 +94,9 @@ class Scribe:
         """Its end is about to be sent."""
         self._ended.append(sample)
 
-    def hear(self, patience: float | None = None) -> bool:
-        """Whether there was a word within so many seconds (None: it is waited for): the first of those that have ended
-        is whole. What went wrong is raised, as the error of that sample."""
+    def hear(self, patience: float) -> bool:
+        """Whether there was a word within so many seconds: the first of those that have ended is whole. What went
+        wrong is raised, as the error of that sample."""
         with self._hearing:
             return self._hear(patience)
 

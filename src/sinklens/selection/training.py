@@ -6,7 +6,7 @@ optimizer too. So a run that is killed goes on from where it last saved and, on 
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinklens.errors import UsageError
-from sinklens.files import append_line, is_step_log, whole_lines, write_json, written_whole
+from sinklens.files import append_line, is_step_log, whole_lines, write_json, write_lines
 from sinklens.locks import refuse_strangers, writing_alone
 from sinklens.models.fields import read_json
 from sinklens.selection.backbone import wrap_backbone
@@ -88,7 +88,7 @@ def _begin(run: "_Run", *, resume: bool) -> int | None:
     to = run.to
     known = read_json(to / ABOUT) if (to / ABOUT).is_file() else None
     if known is None:
-        _write_log(to, [])  # what tells that the folder is ours, should this run be killed early
+        write_lines(to / LOG, [])  # what tells that the folder is ours, should this run be killed early
         return 0
     if known.get("fingerprint") != run.recipe.fingerprint:
         raise UsageError(f"{to} was trained by another recipe; train this one into another folder")
@@ -103,14 +103,8 @@ def _begin(run: "_Run", *, resume: bool) -> int | None:
         return None
     step = read_state(to / STATE, run.selector, run.optimizer)
     lines = whole_lines(to / LOG) if (to / LOG).is_file() else []
-    _write_log(to, [line for line in lines if json.loads(line)["step"] <= step])
+    write_lines(to / LOG, [line for line in lines if json.loads(line)["step"] <= step])
     return step
-
-
-def _write_log(to: Path, lines: Sequence[str]) -> None:
-    """In place of what is there, whole."""
-    with written_whole(to / LOG) as temporary:
-        temporary.write_text("".join(line + "\n" for line in lines), "utf-8")
 
 
 class _Run:

@@ -20,18 +20,18 @@ def sample_folder(trace: Path, sample: int) -> Path:
 
 def finished_samples(trace: Path) -> list[int]:
     """The samples that are there as a whole; leftovers of a killed writer do not count."""
-    inside = samples_folder(trace)
-    if not inside.is_dir():
-        return []
-    return sorted(int(path.name) for path in inside.iterdir() if _FINISHED.fullmatch(path.name) and path.is_dir())
+    return sorted(int(path.name) for path in _folders(trace, _FINISHED))
 
 
 def begun_samples(trace: Path) -> list[Path]:
     """Folders of samples that are being written, or that a killed writer left."""
+    return _folders(trace, _BEGUN)
+
+
+def _folders(trace: Path, name: re.Pattern[str]) -> list[Path]:
     inside = samples_folder(trace)
-    if not inside.is_dir():
-        return []
-    return [path for path in inside.iterdir() if _BEGUN.fullmatch(path.name) and path.is_dir()]
+    found = inside.iterdir() if inside.is_dir() else ()
+    return [path for path in found if name.fullmatch(path.name) and path.is_dir()]
 
 
 def remove_parts(trace: Path) -> None:

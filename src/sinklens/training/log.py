@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sinklens.files import append_line, whole_lines, written_whole
+from sinklens.files import append_line, whole_lines, write_lines
 
 LOG = "log.jsonl"
 FIRST_STAGE = "log-1.jsonl"  # the log of the run that this one started from, where there was one
@@ -28,8 +28,7 @@ def read_stages(folder: Path) -> list[dict[str, Any]]:
 
 def write_log(folder: Path, entries: Sequence[Mapping[str, Any]]) -> None:
     """In place of what is there, whole."""
-    with written_whole(folder / LOG) as temporary:
-        temporary.write_text("".join(json.dumps(entry) + "\n" for entry in entries), "utf-8")
+    write_lines(folder / LOG, map(json.dumps, entries))
 
 
 def append_log(folder: Path, entry: Mapping[str, Any]) -> None:
