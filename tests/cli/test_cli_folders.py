@@ -132,6 +132,7 @@ def test_nothing_else_is_written_into_a_trace(sinklens, llada: Path, tmp_path: P
         (("trace", "--prompt", "a", "--detail", "most"), "unknown detail 'most'"),
         (("trace", "--prompt", "a", "--to", "new", "--resume"), "there is nothing to resume in new"),
         (("trace", "--prompt", "a", "--to", "mine"), "mine is not empty and holds no trace (thesis.tex)"),
+        (("evaluate", "--task", "gsm8k"), "gsm8k reads its problems from a file and was given none"),
         (("mask", "--task", "gsm8k", "--data", "new"), "data of gsm8k is new, which is not there"),
         (("mask", "--to", "mine"), "mine is not empty and holds no experiment (thesis.tex)"),
         (("evaluate", "--to", "mine"), "mine is not empty and holds no experiment (thesis.tex)"),
